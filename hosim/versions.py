@@ -13,3 +13,6 @@ VERSIONS: Mapping[str, int] = {REPLAY: SEMANTICS, "op times": 2, "planner": 5, "
 
 Baselines name them, so that a check can tell whether hosim or a model changed. A baseline without one of them was written at version 1.
 """
+
+SERVING_VERSIONS: Mapping[str, int] = {**{name: VERSIONS[name] for name in (REPLAY, "op times", "graphs")}, "serving": 1}
+"""As :data:`VERSIONS`, for requests that are served: which of them run in an iteration, and what becomes of the cache."""

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.gate.baselines import SUFFIX
@@ -36,8 +36,8 @@ _ENTRY = re.compile(r"[\w.]+:\w+")
 class Case:
     """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or plan file, one budget.
 
-    Paths are relative to ``folder``, which may also hold an entry's package. A case of a matrix is named
-    ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
+    Or requests that a machine serves: ``serve`` has the model, the requests and the options (:mod:`hosim.gate.serve_question`). Paths are
+    relative to ``folder``, which may also hold an entry's package. A case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
     """
 
     name: str
@@ -50,12 +50,31 @@ class Case:
     budget: str | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     matrix: str | None = None
+    serve: Mapping[str, Any] | None = None
 
     def asked(self) -> dict[str, str]:
         """The question as it was asked."""
+        if self.serve is not None:
+            return {"hardware": self.hardware, **{f"serve.{key}": written(value) for key, value in self.serve.items()}}
         what = {"workload": self.workload, "entry": self.entry, "hardware": self.hardware, "budget": self.budget}
         how = {"plan": self.plan} if self.plan is not None else {"policy": self.policy}
         return {key: text for key, text in {**what, **how}.items() if text is not None}
+
+    def beside(self, text: str) -> str:
+        """The path ``text`` in the case's folder if it exists, else ``text``."""
+        path = os.path.join(self.folder, text)
+        return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
+
+
+def written(value: Any) -> str:
+    """A value of a file as a baseline repeats it.
+
+    >>> written("a.jsonl"), written({"model": "gpt2", "layers": 2}), written(True)
+    ('a.jsonl', 'layers=2, model=gpt2', 'true')
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={written(value[key])}" for key in sorted(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -121,13 +140,17 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
         raise InputError("expected at least one case, such as [cases.NAME]", source=source, where="cases")
     for name, given in data.get("cases", {}).items():
         where = _named(f"cases.{name}", name, source)
-        if ("workload" in given) == ("entry" in given):
-            raise InputError("expected either a workload or an entry", source=source, where=where)
+        if sum(key in given for key in ("workload", "entry", "serve")) != 1:
+            raise InputError("expected one of workload, entry and serve", source=source, where=where)
         if not _ENTRY.fullmatch(given.get("entry", "module:function")):
             got = f"expected package.module:function, such as shop.model:example, got {given['entry']!r}"
             raise InputError(got, source=source, where=f"{where}.entry")
         if "plan" in given and "policy" in given:
             raise InputError("expected either a policy or a plan", source=source, where=where)
+        if "serve" in given:
+            from hosim.gate.serve_question import check_serve
+
+            check_serve(given, source, where)
         own = parse_tolerances(given.get("tolerance", {}), source)
         cases.append(
             Case(
@@ -140,6 +163,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 given.get("plan"),
                 given.get("budget"),
                 {**general, **own},
+                serve=given.get("serve"),
             )
         )
     for name, matrix in data.get("matrix", {}).items():

@@ -98,8 +98,8 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
     return _Part(metric.line(), _times(before, now), human_time)
 
 
-def _causes(before: Record, now: Record) -> list[str]:
-    """Changes in the question: the machine, in at most three lines, and what was asked."""
+def changed_question(before: Record, now: Record) -> list[str]:
+    """What was asked otherwise, and changes of the machine, in at most three lines."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
         for what, old, new in (("case:", before.asked, now.asked), ("machine:", before.machine, now.machine))
@@ -109,6 +109,12 @@ def _causes(before: Record, now: Record) -> list[str]:
     ]
     if len(changed) > 3:
         changed = [*changed[:2], f"machine: {len(changed) - 2} more changes"]
+    return changed
+
+
+def _causes(before: Record, now: Record) -> list[str]:
+    """Changes in the question, or what a baseline says about the plan where there are none."""
+    changed = changed_question(before, now)
     if changed or before.computed == now.computed:
         return changed
     same_graph = before.fingerprints.get("graph") == now.fingerprints.get("graph")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.gate.record import SHIPPED, SOURCE, Record
+from hosim.gate.record import REQUESTS, SHIPPED, SOURCE, Record
 from hosim.io import shipped
 
 
@@ -24,6 +24,7 @@ def changed_since(before: Record, now: Record) -> str:
     yours = [
         *(["what the case asks"] if not _asks_same(before, now) else []),
         *(["the workload"] if not same_graph and sources[0] != sources[1] != SHIPPED else []),
+        *(["the requests"] if before.fingerprints.get(REQUESTS) != now.fingerprints.get(REQUESTS) else []),
         *(["the hardware profile"] if another_machine and not of_hosim else []),
     ]
     if yours:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hosim import engine
 from hosim.analysis.budget import parse_budget
@@ -17,10 +15,12 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import InfeasibleError, illegal_plan
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
+from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
 from hosim.gate.matrix_file import brief
 from hosim.gate.metrics import metrics_of
 from hosim.gate.record import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.served_case import measure_served
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
@@ -40,6 +40,8 @@ STAGED = "staged"
 
 def measure(case: Case, kept: Path | None = None) -> Measured:
     """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
+    if case.serve is not None:
+        return measure_served(case)
     return measure_graph(case, _graph(case, kept), _source(case))
 
 
@@ -47,7 +49,7 @@ def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
     from hosim.io import find_hardware, load_hardware
 
-    hardware = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
+    hardware = load_hardware(find_hardware(case.beside(case.hardware)))
     graph = canonical(graph)
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
@@ -81,7 +83,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
     result = engine.replay(plan, hardware, budget)
     if not result.feasible:
         return Measured(None, result.error)
-    machine = digest(repr(sorted(_machine(hardware).items())))
+    machine = digest(repr(sorted(flat_profile(hardware).items())))
     prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
     record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS)
     peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
@@ -97,7 +99,7 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
     machines: dict[str, Hardware] = {}
     for case in cases:
         if case.hardware not in machines:
-            machines[case.hardware] = load_hardware(find_hardware(_beside(case.folder, case.hardware)))
+            machines[case.hardware] = load_hardware(find_hardware(case.beside(case.hardware)))
         yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
 
 
@@ -108,7 +110,7 @@ def _graph(case: Case, kept: Path | None) -> Graph:
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
     assert case.workload is not None
-    text = _beside(case.folder, case.workload)
+    text = case.beside(case.workload)
     return load_named(text) if names_model(text) else graph_of_file(find_workload(text), kept)
 
 
@@ -120,17 +122,11 @@ def _source(case: Case) -> str:
 
     if case.workload is None:
         return ""
-    text = _beside(case.folder, case.workload)
+    text = case.beside(case.workload)
     if names_model(text):
         return digest(text)
     path = find_workload(text)
     return SHIPPED if is_shipped(path) else source_digest(path)[:16]
-
-
-def _beside(folder: str, text: str) -> str:
-    """The path ``text`` in ``folder`` if it exists, else ``text``."""
-    path = os.path.join(folder, text)
-    return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
 
 
 def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
@@ -140,7 +136,7 @@ def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, bu
         made = run_policy.make_plan(graph, hardware, choice, budget)
         run_policy.check(made, hardware, budget)
         return made
-    path = _beside(case.folder, case.plan)
+    path = case.beside(case.plan)
     plan = load_plan(path, graph)
     check_tiers(plan, hardware, source=path)
     if findings := verify(plan, hardware, budget):
@@ -158,7 +154,7 @@ def _measured(
         asked=case.asked(),
         fingerprints={"graph": graph_fingerprint(graph), "plan": plan_fingerprint(plan, choice.label)},
         metrics=metrics_of(result),
-        machine=_machine(hardware) | {"budget": exact_size(result.budget_bytes)},
+        machine=flat_profile(hardware) | {"budget": exact_size(result.budget_bytes)},
         peaks={
             tier: story.peak(tier, result.peak_at_ns[tier], result.peak_breakdown.get(tier, {}), away=tier == hardware.device_tier)
             for tier, held in result.peak_bytes.items()
@@ -309,20 +305,3 @@ def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
     held = occupancy(timeline, tier)
     edges = [(k * makespan_ns // COLUMNS, -(-(k + 1) * makespan_ns // COLUMNS)) for k in range(COLUMNS)]
     return tuple(held.largest(start, end) for start, end in edges)
-
-
-def _machine(hardware: Hardware) -> dict[str, str]:
-    """The profile as in its file, flattened: ``channels.h2d.bandwidth``."""
-    from hosim.io import hardware_to_dict
-
-    flat: dict[str, str] = {}
-
-    def add(where: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                add(f"{where}.{key}" if where else key, inner)
-        else:
-            flat[where] = str(value)
-
-    add("", {key: value for key, value in hardware_to_dict(hardware).items() if key not in ("format", "source")})
-    return flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of
+from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of, worsens
 from hosim.units import human_percent
 
 REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
@@ -53,6 +53,6 @@ def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances:
         elif tolerance.allows(old, new):
             verdict = DRIFT
         else:
-            verdict = REGRESSION if new > old else IMPROVEMENT
+            verdict = REGRESSION if worsens(name, new - old) else IMPROVEMENT
         verdicts.append(MetricVerdict(name, old, new, verdict))
     return tuple(verdicts)

@@ -1,6 +1,9 @@
-"""The metrics of a case (smaller is better): their names, units, and tolerances.
+"""The metrics of a case: their names, units, and tolerances.
 
-``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and ``moved.CHANNEL`` (bytes).
+``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and ``moved.CHANNEL`` (bytes). Of requests that
+are served also ``ttft``, ``tpot`` and ``latency`` by statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour),
+``goodput.requests`` (requests an hour), ``found.TIER`` (tokens of prompts), and counts such as ``count.preemptions``. Smaller is better,
+but for :data:`LARGER`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,18 @@ from hosim.units import human_size, human_time, parse_size, parse_time
 
 PEAK, MAKESPAN, STALL, MOVED = "peak", "makespan", "stall", "moved"
 
-FAMILIES = (PEAK, MAKESPAN, STALL, MOVED)
+TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, COUNT = "ttft", "tpot", "latency", "throughput", "goodput", "found", "count"
+
+FAMILIES = (PEAK, TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, MAKESPAN, STALL, MOVED, COUNT)
+"""Every family, in the order in which reports tell them."""
+
+LARGER = (THROUGHPUT, GOODPUT, FOUND)
+"""Of these larger is better."""
+
+HOUR = 3600
+"""Rates are whole numbers an hour."""
+
+_BYTES, _SHARES = (PEAK, MOVED), (*LARGER, COUNT)
 
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
@@ -38,8 +52,12 @@ class Tolerance:
 OFF = Tolerance()
 """The tolerance of a metric that is shown but never fails."""
 
-DEFAULTS: Mapping[str, Tolerance] = {PEAK: Tolerance(absolute=0), MAKESPAN: Tolerance(share=Fraction(1, 100)), STALL: OFF, MOVED: OFF}
-"""The default tolerances: none for a peak. Stalls and moved bytes are not judged by themselves."""
+DEFAULTS: Mapping[str, Tolerance] = {
+    **dict.fromkeys((MAKESPAN, TTFT, TPOT, LATENCY, *LARGER), Tolerance(share=Fraction(1, 100))),
+    PEAK: Tolerance(absolute=0),
+    **dict.fromkeys((STALL, MOVED, COUNT), OFF),
+}
+"""The default tolerances: none for a peak. Stalls, moved bytes and counts are not judged by themselves."""
 
 
 def metrics_of(result: Result) -> dict[str, int]:
@@ -63,8 +81,27 @@ def human(metric: str, value: int) -> str:
 
     >>> human("peak.hbm", 2048), human("makespan", 1500)
     ('2.00 KiB', '1.50 us')
+    >>> human("throughput.output", 1_800_000), human("found.ddr", 1024), human("count.preemptions", 3)
+    ('500 tokens/s', '1,024 tokens', '3')
     """
-    return human_size(value) if family(metric) in (PEAK, MOVED) else human_time(value)
+    kind, _, of = metric.partition(".")
+    if kind in _BYTES:
+        return human_size(value)
+    if kind in (THROUGHPUT, GOODPUT):
+        rate = value / HOUR
+        return f"{rate:{',.0f' if abs(rate) >= 100 else '.3g'}} {'tokens' if of == 'output' else of}/s"
+    if kind in (FOUND, COUNT):
+        return f"{value:,}" + (" tokens" if kind == FOUND else "")
+    return human_time(value)
+
+
+def worsens(metric: str, by: int) -> bool:
+    """Whether a change of a metric makes it worse.
+
+    >>> worsens("makespan", 3), worsens("throughput.output", 3)
+    (True, False)
+    """
+    return by < 0 if family(metric) in LARGER else by > 0
 
 
 def parse_tolerances(given: Mapping[str, str | Mapping[str, str]], source: str) -> dict[str, Tolerance]:
@@ -89,7 +126,9 @@ def _parse(name: str, text: str, source: str) -> Tolerance:
     share = _SHARE.fullmatch(text)
     if share:
         return Tolerance(share=Fraction(share[1]) / 100)
+    if family(name) in _SHARES:
+        raise InputError(f"expected a share of the baseline, such as '1%', or 'off', got {text!r}", source=source, where=where)
     try:
-        return Tolerance(absolute=parse_size(text) if family(name) in (PEAK, MOVED) else parse_time(text))
+        return Tolerance(absolute=parse_size(text) if family(name) in _BYTES else parse_time(text))
     except InputError as error:
         raise InputError(f"{error.message} (or a share of the baseline, such as '1%', or 'off')", source=source, where=where) from None

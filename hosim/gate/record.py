@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 SOURCE = "source"
 """The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what hosim reads from it."""
 
+REQUESTS = "requests"
+"""The fingerprint of the requests that are served, where a case serves some; its ``plan`` is that of the engine and its cache."""
+
 SHIPPED = "shipped"
 """The fingerprint of a workload that comes with hosim: what changes in it is hosim's."""
 

@@ -19,6 +19,7 @@ from hosim.gate.measure import measure, measure_graph
 from hosim.gate.metrics import PEAK, parse_tolerances
 from hosim.gate.record import Measured, Record
 from hosim.gate.reports import details, headline
+from hosim.gate.serve_question import check_serve
 from hosim.gate.verdict import judge
 from hosim.graph import Graph
 from hosim.units import human_size, parse_size
@@ -130,7 +131,7 @@ class SimulatedStep:
     def _measure(self) -> Measured:
         if self._graph is not None:
             return measure_graph(self._case, self._graph)
-        if self._case.workload is None and self._case.entry is None:
+        if self._case.workload is None and self._case.entry is None and self._case.serve is None:
             raise InputError("nothing to measure: call hosim_gate.model(model, inputs), or give the marker a workload", source="hosim_gate")
         return measure(self._case, kept_in())
 
@@ -150,6 +151,8 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
     name = f"{item.path.stem}.{item.nodeid.partition('::')[2].replace('::', '.')}"
     try:
         tolerances = parse_tolerances(tolerance, "marker hosim")
+        if "serve" in given:
+            check_serve(given, "marker hosim", "serve")
     except InputError as error:
         _fail(str(error))
     return SimulatedStep(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update)

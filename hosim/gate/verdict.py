@@ -10,7 +10,8 @@ from hosim.gate.causes import explain
 from hosim.gate.changed_since import changed_since
 from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, judge_metrics
 from hosim.gate.metrics import Tolerance
-from hosim.gate.record import Measured, Record
+from hosim.gate.record import REQUESTS, Measured, Record
+from hosim.gate.served_causes import explain_served
 from hosim.plain_text import counted
 
 INFEASIBLE = "infeasible"
@@ -90,7 +91,7 @@ def judge(
         case,
         verdict,
         metrics,
-        explanation=tuple(explain(before, now, worse)) if worse else (),
+        explanation=tuple((explain_served if REQUESTS in now.record.fingerprints else explain)(before, now, worse)) if worse else (),
         note=changed_since(before, now.record),
         baseline=baseline,
         before=before,

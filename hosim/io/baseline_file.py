@@ -43,6 +43,7 @@ class FingerprintsModel(TypedDict):
     graph: Name
     plan: Name
     source: NotRequired[Name]
+    requests: NotRequired[Name]
 
 
 @with_config(STRICT)

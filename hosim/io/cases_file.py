@@ -11,6 +11,10 @@
     policy = "hyperoffload"                  # or plan = "plan.json"
     budget = "12 GiB"
 
+    [cases.chat]                             # requests over time, with the options of hosim.serve
+    hardware = "h100-80gb-sxm"
+    serve = {model = "llama-3.1-8b", requests = "poisson:rate=10:count=300", limit = "ttft=2s"}
+
     [matrix.wide]                            # a case for each combination, and one baseline file, one line per case
     workloads = ["llama-3.1-8b-prefill-4k", "my-step.yaml"]
     hardware = ["h100-80gb-sxm", "gh200-96gb"]
@@ -53,6 +57,7 @@ class CaseModel(TypedDict):
     policy: NotRequired[Name]
     plan: NotRequired[Name]
     budget: NotRequired[Name]
+    serve: NotRequired[dict[Name, Any]]
     tolerance: NotRequired[Tolerance]
 
 

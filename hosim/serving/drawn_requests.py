@@ -75,6 +75,15 @@ def is_drawn(text: str) -> bool:
     return text.partition(":")[0] in PROCESSES
 
 
+def setting_of(text: str, name: str) -> str | None:
+    """What a text that draws requests says of a parameter; ``None`` if it does not name it.
+
+    >>> setting_of("poisson:rate=10:count=3", "count")
+    '3'
+    """
+    return next((part.partition("=")[2] for part in _SETTING.split(text)[1:] if part.startswith(f"{name}=")), None)
+
+
 def draw_requests(text: str) -> tuple[Request, ...]:
     """The requests that a text such as ``poisson:rate=10:count=500:prompt=100..2000:output=128:seed=1`` asks for.
 

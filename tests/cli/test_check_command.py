@@ -167,7 +167,7 @@ def test_two_processes_give_what_one_gives(folder: Path) -> None:
         (CASES.replace("[", "[["), "hosim.toml: "),
         ('[cases."../x"]\nhardware = "toy"\n', "cases.../x: expected a name of letters"),
         (CASES + 'colour = "red"\n', "cases.toy.colour: unknown key 'colour' (known: workload, entry,"),
-        (CASES + 'entry = "a:b"\n', "cases.toy: expected either a workload or an entry"),
+        (CASES + 'entry = "a:b"\n', "cases.toy: expected one of workload, entry and serve"),
         (CASES + 'plan = "p.json"\n', "cases.toy: expected either a policy or a plan"),
         (CASES + 'tolerance = {peak = "5"}\n', "tolerance.peak: expected a size"),
         (CASES.replace("toy.json", "none.json"), "case toy: none.json: no file and no shipped workload"),

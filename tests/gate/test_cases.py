@@ -115,7 +115,7 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('entry = "shop.models:small"', "", "cases.second: expected either a workload or an entry"),
+        ('entry = "shop.models:small"', "", "cases.second: expected one of workload, entry and serve"),
         (
             "shop.models:small",
             "shop",
@@ -143,7 +143,8 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (
             "stall =",
             "stal =",
-            "tolerance.stal.transfer: unknown metric; expected one of peak, makespan, stall, moved, or one such as peak.hbm",
+            "tolerance.stal.transfer: unknown metric; expected one of peak, ttft, tpot, latency, throughput, goodput, "
+            "found, makespan, stall, moved, count, or one such as peak.hbm",
         ),
     ],
 )

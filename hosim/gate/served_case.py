@@ -1,0 +1,151 @@
+"""Measuring a case that serves requests: latencies, throughput, and the cache by tier, with what is needed to explain a change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hosim.errors import InfeasibleError, InputError
+from hosim.gate.canonical import canonical, digest, graph_fingerprint
+from hosim.gate.cases import Case
+from hosim.gate.flat_profile import flat_profile
+from hosim.gate.imports import source_digest
+from hosim.gate.metrics import COUNT, FOUND, GOODPUT, HOUR, LATENCY, MAKESPAN, MOVED, PEAK, STALL, THROUGHPUT, TPOT, TTFT
+from hosim.gate.record import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
+from hosim.gate.serve_question import asked_serving, serve_defaults
+from hosim.version import __version__
+from hosim.versions import SERVING_VERSIONS
+
+if TYPE_CHECKING:
+    from hosim.serving.served import Served
+
+STATISTICS = ("mean", "p50", "p95", "p99")
+"""The statistics of each latency that are judged."""
+
+PARTS = 60
+"""How many equal parts of the time the curve of the cache has."""
+
+_CONTEXT = 1024
+
+
+def measure_served(case: Case) -> Measured:
+    """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
+    from hosim.api.serving_run import serve
+    from hosim.io import find_hardware, load_hardware
+    from hosim.serving.asked_requests import asked_requests
+
+    hardware = load_hardware(find_hardware(case.beside(case.hardware)))
+    assert case.serve is not None
+    asked = asked_serving(case.serve, case.beside)
+    try:
+        rows = asked_requests(asked.requests)
+        served = serve(asked.model, hardware, rows, **asked.options)
+        goodput = served.goodput(asked.limit) if asked.limit is not None else None
+    except InfeasibleError as error:
+        return Measured(None, str(error))
+    except InputError as error:
+        at = error.source if error.source in case.serve else REQUESTS if error.source == asked.requests else None
+        raise (error if at is None else InputError(error.message, source=f"serve.{at}", where=error.where)) from None
+    held = _Held(asked.model, hardware.device_tier, hardware, served)
+    prints = {
+        "graph": held.fingerprint,
+        "plan": digest(json.dumps(_setup(asked.options, served), sort_keys=True)),
+        REQUESTS: digest(repr(rows.requests)),
+        SOURCE: _model_source(asked.model),
+    }
+    peaks = {
+        tier: PeakRecord(None, {kind: size for kind, size in kinds.items() if size}, Listing()) for tier, kinds in held.peaks().items()
+    }
+    return Measured(
+        Record(
+            case=case.name,
+            asked=case.asked(),
+            fingerprints=prints,
+            metrics=_metrics(served, held, goodput),
+            machine=flat_profile(hardware),
+            peaks=peaks,
+            moved={},
+            stalls=Listing(),
+            durations=Listing(),
+            curve=held.curve(),
+            hosim=__version__,
+            versions=SERVING_VERSIONS,
+        )
+    )
+
+
+class _Held:
+    """What each tier of a machine holds: weights and the cache on each device, the cache below."""
+
+    def __init__(self, model: Mapping[str, Any], device: str, hardware: Any, served: Served) -> None:
+        from hosim.models.build import build
+        from hosim.serving.modelled_iterations import ModelledIterations
+
+        modelled = ModelledIterations(model, hardware)
+        self.device = device
+        self.served = served
+        self.weights = modelled.weight_bytes
+        self.block_bytes = served.about["block_tokens"] * modelled.cache_bytes_per_token
+        self.fingerprint = graph_fingerprint(canonical(build("case", {**model, "phase": "decode", "context": _CONTEXT})))
+
+    def peaks(self) -> dict[str, dict[str, int]]:
+        """By tier the bytes of each kind at the peak, on one device."""
+        summary = self.served.summary()
+        found = {self.device: {"parameter": self.weights, "kv_cache": summary["peak_blocks"] * self.block_bytes}}
+        for tier, figures in summary.get("kv", {}).get("tiers", {}).items():
+            if tier != self.device:
+                found[tier] = {"kv_cache": figures["peak_blocks"] * self.block_bytes}
+        return found
+
+    def curve(self) -> tuple[int, ...]:
+        """The most that a device holds in each of equal parts of the time until all requests are served."""
+        span = self.served.span_ns
+        blocks = [0] * PARTS
+        for sample in self.served.samples if span else ():
+            first, last = (min(PARTS - 1, max(0, at) * PARTS // span) for at in (sample.start_ns, sample.end_ns - 1))
+            for part in range(first, last + 1):
+                blocks[part] = max(blocks[part], sample.held_blocks)
+        return tuple(self.weights + held * self.block_bytes for held in blocks) if span else ()
+
+
+def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> dict[str, int]:
+    summary = served.summary()
+    found: dict[str, int] = {}
+    for name in (TTFT, TPOT, LATENCY):
+        of = summary[f"{name}_ns"]
+        found |= {f"{name}.{statistic}": round(of[statistic]) for statistic in STATISTICS if of[statistic] is not None}
+    found[f"{THROUGHPUT}.output"] = round(summary["output_tokens_per_s"] * HOUR)
+    if goodput is not None:
+        found[f"{GOODPUT}.requests"] = round(goodput["requests_per_s"] * HOUR)
+    found[MAKESPAN] = summary["span_ns"]
+    found |= {f"{PEAK}.{tier}": sum(kinds.values()) for tier, kinds in held.peaks().items()}
+    below = summary.get("kv", {})
+    found |= {
+        f"{FOUND}.{tier}": one["hit_tokens"] for tier, one in below.get("tiers", {held.device: {"hit_tokens": served.hit_tokens}}).items()
+    }
+    found |= {f"{STALL}.{cause}": waited for cause, waited in below.get("stall_ns", {}).items()}
+    found |= {f"{MOVED}.{name}": channel["bytes"] for name, channel in below.get("channels", {}).items()}
+    return found | {f"{COUNT}.{name}": summary[name] for name in ("blocks", "iterations", "preemptions")}
+
+
+def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
+    """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
+    from hosim.serving.kv_policies.kv_registry import kv_policy
+
+    setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}
+    if isinstance(setup["kv"], str):
+        policy, parameters = kv_policy(setup["kv"])
+        setup["kv"] = [policy.name, parameters]
+    if setup["iterations"] is not None:
+        setup["iterations"] = source_digest(Path(setup["iterations"]))
+    return setup
+
+
+def _model_source(model: Mapping[str, Any]) -> str:
+    """The fingerprint of the model's file and parameters; of a preset, that of its name."""
+    path = str(model.get("model"))
+    content = source_digest(Path(path)) if os.path.isfile(path) else path
+    return digest(json.dumps({**model, "model": content}, sort_keys=True, default=str))

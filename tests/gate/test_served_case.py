@@ -1,0 +1,145 @@
+"""Cases that serve requests: what a baseline has, which change is judged how, and what an explanation says."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.gate.cases import load_suite
+from hosim.gate.changed_since import changed_since
+from hosim.gate.checking import check, write
+from hosim.gate.metric_verdict import judge_metrics
+from hosim.gate.metrics import parse_tolerances
+from hosim.gate.served_case import measure_served
+
+REQUESTS = [
+    {"arrival_s": i / 500, "prompt_tokens": 100 + 40 * (i % 3), "output_tokens": 5, "prefix_blocks_of_16": [1, 2, i]} for i in range(12)
+]
+FILE = """
+[cases.chat]
+hardware = "h100-80gb-sxm"
+serve = {{model = {{model = "llama-3.1-8b", layers = 2}}, requests = "requests.jsonl", blocks = {blocks}, limit = "ttft=2ms"{more}}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in REQUESTS))
+    return tmp_path
+
+
+def suite_of(folder: Path, blocks: int = 200, more: str = ""):
+    (folder / "hosim.toml").write_text(FILE.format(blocks=blocks, more=more))
+    return load_suite(folder / "hosim.toml")
+
+
+def test_metrics_are_those_of_serving(folder: Path) -> None:
+    """A block of 16 tokens is 2 layers x 2 x 8 heads x 128 x 2 B x 16 = 131,072 B; the three ids are the first three blocks of a prompt."""
+    kv = "write_through:tiers=ddr=1GiB"
+    (case,) = suite_of(folder, more=f', kv = "{kv}"').cases
+    now = measure_served(case).record
+    assert now is not None
+    model = {"model": "llama-3.1-8b", "layers": 2}
+    served = hosim.serve(model, "h100-80gb-sxm", folder / "requests.jsonl", blocks=200, kv=kv)
+    of = served.summary()
+    assert now.metrics["ttft.p95"] == of["ttft_ns"]["p95"]
+    assert now.metrics["latency.mean"] == round(of["latency_ns"]["mean"])
+    assert now.metrics["throughput.output"] == round(60 / of["span_ns"] * 1e9 * 3600)
+    assert now.metrics["goodput.requests"] == round(served.goodput("ttft=2ms")["requests_per_s"] * 3600)
+    assert now.metrics["found.hbm"] == served.hit_tokens > 0
+    assert now.metrics["peak.ddr"] == of["kv"]["tiers"]["ddr"]["peak_blocks"] * 131_072
+    weights = now.peaks["hbm"].composition["parameter"]
+    assert now.metrics["peak.hbm"] - weights == of["peak_blocks"] * 131_072
+    assert max(now.curve) == now.metrics["peak.hbm"]
+    assert len(now.curve) == 60
+    assert now.metrics["moved.d2h"] == now.metrics["peak.ddr"]
+    assert now.versions["serving"] == 1
+
+
+def test_a_baseline_written_and_checked(folder: Path) -> None:
+    suite = suite_of(folder)
+    assert [path.name for path in write(suite)] == ["chat.toml"]
+    first = suite.baseline("chat").read_bytes()
+    assert write(suite) == []  # the same bytes
+    assert [one.verdict for one in check(suite)] == ["same"]
+    (less,) = check(suite_of(folder, blocks=12))
+    assert less.verdict == "regression"
+    assert less.explanation[0] == "case: serve.blocks is 12, was 200"
+    assert any(line.startswith("ttft.p95: ") for line in less.explanation)
+    assert any(line.startswith("count.blocks: 12, was 200") for line in less.explanation)
+    write(suite_of(folder, blocks=12))
+    (more,) = check(suite)  # more memory is held, and more is within the limits
+    verdicts = {one.name: one.verdict for one in more.metrics}
+    assert (verdicts["ttft.p95"], verdicts["peak.hbm"], verdicts["count.blocks"]) == ("improvement", "regression", "drift")
+    suite.baseline("chat").write_bytes(first)
+    line = ["check", "--config", str(folder / "hosim.toml"), "--jobs", "1"]
+    outcome = CliRunner().invoke(app, [*line, "--junit", str(folder / "a.xml"), "--html", str(folder / "a.html")])
+    assert outcome.exit_code == 1  # the file's cache is the small one
+    assert 'failures="1"' in (folder / "a.xml").read_text()
+    assert "serve.blocks is 12, was 200" in (folder / "a.html").read_text()
+
+
+def test_what_changed_without_being_asked(folder: Path) -> None:
+    suite = suite_of(folder)
+    write(suite)
+    (folder / "requests.jsonl").write_text("".join(json.dumps({**row, "output_tokens": 9}) + "\n" for row in REQUESTS))
+    (found,) = check(suite)
+    assert found.explanation[0] == "the requests have changed"
+    before, now = found.before, found.now
+    assert before is not None
+    assert now is not None
+    older = replace(before, versions={**before.versions, "serving": 0})
+    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 1), and so did the requests: ")
+
+
+def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:
+    (plain,) = suite_of(folder).cases
+    (full,) = suite_of(folder, more=', token_budget = 2048, overhead = "0 ms", ahead = true').cases
+    (other,) = suite_of(folder, more=", token_budget = 64").cases
+    one, two, three = (measure_served(case).record.fingerprints for case in (plain, full, other))
+    assert one == two
+    assert {key for key in one if one[key] != three[key]} == {"plan"}
+
+
+def test_more_is_better_of_rates_and_hits() -> None:
+    before, now = {"throughput.output": 1000, "found.ddr": 100, "ttft.p95": 5}, {"throughput.output": 980, "found.ddr": 120, "ttft.p95": 5}
+    assert [one.verdict for one in judge_metrics(before, now, {})] == ["improvement", "regression", "same"]
+    assert [one.verdict for one in judge_metrics(before, now, parse_tolerances({"throughput": "2%"}, "t"))][1] == "drift"
+    with pytest.raises(InputError, match=r"t: tolerance\.found: expected a share of the baseline, such as '1%', or 'off', got '5 B'"):
+        parse_tolerances({"found": "5 B"}, "t")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("blocks = 200", "block = 200"), "hosim.toml: cases.chat.serve.block: unknown option 'block'; did you mean 'blocks'?"),
+        (("blocks = 200", "blocks = [2]"), "hosim.toml: cases.chat.serve.blocks: expected a text, a number or true or false, got list"),
+        (("blocks = 200", "blocks = 0"), "case chat: serve.blocks: expected a whole number of at least 1, got 0"),
+        (("requests.jsonl", "no.jsonl"), "case chat: serve.requests: no such file"),
+        (("ttft=2ms", "ttf=2ms"), "case chat: serve.limit: unknown latency 'ttf'; did you mean 'ttft'?"),
+        (("requests = ", "kv = "), "hosim.toml: cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'"),
+        (
+            ("serve =", 'policy = "g10"\nserve ='),
+            "hosim.toml: cases.chat.policy: a case that serves requests has no plan of one step: leave it out",
+        ),
+        (("serve =", 'workload = "a"\nserve ='), "hosim.toml: cases.chat: expected one of workload, entry and serve"),
+    ],
+)
+def test_what_is_refused(folder: Path, changed: tuple[str, str], message: str) -> None:
+    (folder / "hosim.toml").write_text(FILE.format(blocks=200, more="").replace(*changed))
+    with pytest.raises(hosim.HosimError) as caught:
+        check(load_suite(folder / "hosim.toml"))
+    assert message in str(caught.value)
+
+
+def test_weights_that_leave_no_room_are_infeasible(folder: Path) -> None:
+    text = '[cases.chat]\nhardware = "h100-80gb-sxm"\nserve = {model = "llama-3.1-70b", requests = "requests.jsonl"}\n'
+    (folder / "hosim.toml").write_text(text)
+    (found,) = check(load_suite(folder / "hosim.toml"))
+    assert found.verdict == "infeasible"
+    assert "leave no room for a cache" in found.note
