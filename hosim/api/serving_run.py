@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from hosim.serving.served import Served
 
 
+SCHEDULING = ("fcfs", "priority")
+"""Who goes first."""
+
+
 def serve(
     model: str | os.PathLike[str] | Mapping[str, Any],
     hardware: Machine,
@@ -39,6 +43,7 @@ def serve(
     router: str = "round_robin",
     kv: str | None = None,
     preemption: str = "recompute",
+    scheduling_policy: str = "fcfs",
 ) -> Served:
     """Serve requests over time on one engine, or on several, with a paged key-value cache, as vLLM does.
 
@@ -82,6 +87,9 @@ def serve(
         (:mod:`hosim.serving.kv_policies.kv_registry` has them all); ``None``: the whole cache is in device memory.
     preemption
         What becomes of a preempted sequence: ``"recompute"``, or ``"swap"`` to a tier below and back.
+    scheduling_policy
+        Who goes first: ``"fcfs"`` (first come, first served), or ``"priority"``: the request whose priority is least, then whoever came
+        first.
 
     Returns
     -------
@@ -116,8 +124,13 @@ def serve(
     from hosim.serving.routers import ROUTERS
     from hosim.serving.scheduler import EngineLimits
 
+    if scheduling_policy not in SCHEDULING:
+        raise InputError(unknown_name("scheduling policy", scheduling_policy, SCHEDULING), source="scheduling_policy")
     limits = EngineLimits(
-        whole(token_budget, "token_budget", 1), whole(max_sequences, "max_sequences", 1), whole(block_tokens, "block_tokens", 1)
+        whole(token_budget, "token_budget", 1),
+        whole(max_sequences, "max_sequences", 1),
+        whole(block_tokens, "block_tokens", 1),
+        scheduling_policy == "priority",
     )
     if not 0 < real(memory_share, "memory_share") <= 1:
         raise InputError(f"expected a share above 0 and at most 1, got {memory_share!r}", source="memory_share")
@@ -133,13 +146,18 @@ def serve(
     tiers = _tiers(kv, preemption, modelled, block_tokens)
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
+    if not limits.by_priority and (urgent := next((i for i, one in enumerate(listed) if one.priority), None)) is not None:
+        raise InputError(
+            f"has priority {listed[urgent].priority}, which first come, first served does not know: ask for the scheduling policy priority",
+            source=f"requests[{urgent}]",
+        )
     if iterations is None:
         modelled.check_processor()
     modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
     held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
-    about |= {"unanswered": unanswered}
+    about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
     count = within("devices", whole(instances, "instances", 1), source="instances")
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
@@ -183,4 +201,5 @@ def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
         whole(request.arrival_ns, f"{name}.arrival_ns", 0)
         for part in ("prompt_tokens", "output_tokens", "prefix_tokens"):
             whole(getattr(request, part), f"{name}.{part}", 1)
+        whole(request.priority, f"{name}.priority", -(1 << 40))
     return listed

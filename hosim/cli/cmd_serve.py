@@ -14,6 +14,29 @@ from hosim.cli.terminal import say, warn
 if TYPE_CHECKING:
     from hosim.serving.served import Served
 
+
+def _routers(incomplete: str) -> list[str]:
+    from hosim.serving.routers import ROUTERS
+
+    return [name for name in ROUTERS if name.startswith(incomplete)]
+
+
+def _kv_policies(incomplete: str) -> list[str]:
+    from hosim.serving.kv_policies.kv_registry import KV_POLICIES
+
+    return [policy.name for policy in KV_POLICIES if policy.name.startswith(incomplete)]
+
+
+def _preemptions(incomplete: str) -> list[str]:
+    return [name for name in ("recompute", "swap") if name.startswith(incomplete)]
+
+
+def _scheduling_policies(incomplete: str) -> list[str]:
+    from hosim.api.serving_run import SCHEDULING
+
+    return [name for name in SCHEDULING if name.startswith(incomplete)]
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")]
 Requests = Annotated[
     str,
@@ -34,7 +57,12 @@ MemoryShare = Annotated[float, typer.Option("--memory-share", metavar="SHARE", h
 Overhead = Annotated[str, typer.Option("--overhead", metavar="TIME", help="What the host adds to each iteration, such as 2ms.")]
 Iterations = Annotated[Path | None, typer.Option("--iterations", metavar="FOLDER", help="Recorded kernel times instead of the cost model.")]
 Instances = Annotated[int, typer.Option("--instances", metavar="N", min=1, help="Equal engines, each with a cache of its own.")]
-Router = Annotated[str, typer.Option("--router", metavar="HOW", help="How a request finds its engine: round_robin, least_load, prefix.")]
+Router = Annotated[
+    str,
+    typer.Option(
+        "--router", metavar="HOW", help="How a request finds its engine: round_robin, least_load, prefix.", autocompletion=_routers
+    ),
+]
 Measured = Annotated[
     Path | None, typer.Option("--measured", metavar="FILE", help="What a real server did with these requests, to compare with.")
 ]
@@ -44,9 +72,25 @@ Limit = Annotated[
 ]
 Kv = Annotated[
     str | None,
-    typer.Option("--kv", metavar="POLICY", help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv')."),
+    typer.Option(
+        "--kv", metavar="POLICY", help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv').", autocompletion=_kv_policies
+    ),
 ]
-Preemption = Annotated[str, typer.Option("--preemption", metavar="HOW", help="Of a sequence for which blocks lack: recompute or swap.")]
+Preemption = Annotated[
+    str,
+    typer.Option(
+        "--preemption", metavar="HOW", help="Of a sequence for which blocks lack: recompute or swap.", autocompletion=_preemptions
+    ),
+]
+SchedulingPolicy = Annotated[
+    str,
+    typer.Option(
+        "--scheduling-policy",
+        metavar="HOW",
+        help="Who goes first: fcfs, or priority (the least value, then by arrival).",
+        autocompletion=_scheduling_policies,
+    ),
+]
 Within = Annotated[
     str | None,
     typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
@@ -73,6 +117,7 @@ def serve(
     router: Router = "round_robin",
     kv: Kv = None,
     preemption: Preemption = "recompute",
+    scheduling_policy: SchedulingPolicy = "fcfs",
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
@@ -129,6 +174,7 @@ def serve(
             router=router,
             kv=kv,
             preemption=preemption,
+            scheduling_policy=scheduling_policy,
         )
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):

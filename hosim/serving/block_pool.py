@@ -100,6 +100,12 @@ class BlockPool:
             self._block_of[key] = block
             self._key_of[block] = key
 
+    def unname(self, block: int) -> None:
+        """A block does not get the contents that :meth:`name` said."""
+        key = self._key_of.pop(block, None)
+        if key is not None:
+            del self._block_of[key]
+
     def release(self, blocks: Sequence[int]) -> None:
         """Hold the blocks of a request no longer."""
         for block in reversed(blocks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from random import Random
 from typing import Any
@@ -63,7 +63,7 @@ PROCESSES: Mapping[str, _Process] = {
 }
 """The processes by which requests can arrive."""
 
-_COMMON = ("rate", "count", "duration", "prompt", "output", "lengths", "seed")
+_COMMON = ("rate", "count", "duration", "prompt", "output", "lengths", "priority", "seed")
 
 
 def is_drawn(text: str) -> bool:
@@ -90,7 +90,8 @@ def draw_requests(text: str) -> tuple[Request, ...]:
     ``poisson``, ``gamma`` (``cv``: the gaps' coefficient of variation, 2) and ``bursts`` (``size`` requests at one instant, 8) arrive at
     ``rate`` a second on average, the first one at time 0: ``count`` of them (1000), or those of a ``duration`` such as ``60s``. ``prompt``
     (512) and ``output`` (128) are tokens, or a range from which each is drawn; ``lengths`` is a file of requests whose pairs of lengths
-    are drawn instead, without the prefixes that they share. Equal texts give equal requests. Raises :class:`InputError`.
+    are drawn instead, without the prefixes that they share. ``priority`` (0) is a whole number, or a range from which each is drawn. Equal
+    texts give equal requests. Raises :class:`InputError`.
 
     >>> [request.arrival_ns for request in draw_requests("poisson:rate=10:count=3")]
     [0, 10473017, 174588404]
@@ -120,7 +121,11 @@ def draw_requests(text: str) -> tuple[Request, ...]:
     if not listed:
         raise InputError(f"no request arrives within {asked['duration']}", source=f"requests {name}")
     lengths = _lengths(name, asked)
-    return tuple(Request(arrival, *lengths(draw)) for arrival in listed)
+    requests = tuple(Request(arrival, *lengths(draw)) for arrival in listed)
+    if "priority" not in asked:
+        return requests
+    priorities = _range(name, "priority", asked["priority"], 0)
+    return tuple(replace(request, priority=priorities[_below(draw, len(priorities))]) for request in requests)
 
 
 def changed_text(text: str, changes: Mapping[str, Any]) -> str:
@@ -168,11 +173,12 @@ def _settings(name: str, settings: list[str], known: tuple[str, ...]) -> dict[st
     return asked
 
 
-def _range(name: str, key: str, text: str) -> range:
+def _range(name: str, key: str, text: str, least: int = 1) -> range:
     found = _RANGE.fullmatch(text)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found and len(text) < 40 else (0, 0)
-    if not 1 <= low <= high < _MOST:
-        raise InputError(f"expected tokens such as 512, or a range such as 100..2000, got {text!r}", source=f"requests {name}", where=key)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found and len(text) < 40 else (-1, -1)
+    if not least <= low <= high < _MOST:
+        what = "tokens such as 512, or a range such as 100..2000" if least else "a whole number such as 1, or a range such as 0..2"
+        raise InputError(f"expected {what}, got {text!r}", source=f"requests {name}", where=key)
     return range(low, high + 1)
 
 

@@ -21,6 +21,8 @@ class Request:
         An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that the prompts are equal up to their end.
     prefix_tokens
         Tokens that an id stands for.
+    priority
+        How urgent it is where engines schedule by priority: the least value goes first.
 
     Examples
     --------
@@ -33,6 +35,7 @@ class Request:
     output_tokens: int
     prefix: tuple[int, ...] = ()
     prefix_tokens: int = 16
+    priority: int = 0
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
         """What names the contents of the cache's block number ``block`` and all before it; ``None`` if no other request can have them.

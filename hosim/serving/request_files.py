@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,8 +70,8 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of Mooncake's traces (``timestamp`` in milliseconds,
     ``input_length``, ``output_length``, ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and ``chat_id``:
     seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of Azure's
-    (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Requests that got no answer are left out. Raises
-    :class:`InputError` with the line.
+    (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. Requests that got no
+    answer are left out. Raises :class:`InputError` with the line.
     """
     return read_request_rows(path).requests
 
@@ -86,7 +86,7 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
         raise InputError("no request with an answer in it" if found else "no request in it", source=source)
     answered.sort(key=lambda one: one[1].arrival_ns)
     first = answered[0][1].arrival_ns
-    moved = [Request(r.arrival_ns - first, r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for _, r in answered]
+    moved = [replace(request, arrival_ns=request.arrival_ns - first) for _, request in answered]
     return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found))
 
 
@@ -137,7 +137,18 @@ def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, 
     blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
     if not isinstance(blocks, (list, tuple)) or not all(type(block) is int for block in blocks):
         raise InputError("expected a list of whole numbers", source=source, where=f"line {number}, {layout.blocks}")
-    return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens)
+    return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens, _priority(row.get("priority", 0), source, number))
+
+
+def _priority(value: Any, source: str, number: int) -> int:
+    """A whole number, which CSV has as text."""
+    try:
+        found = int(value) if isinstance(value, str) and len(value) < 15 else value
+    except ValueError:
+        found = None
+    if type(found) is not int or not -_MOST < found < _MOST:
+        raise InputError(f"expected a whole number, got {str(value)[:40]!r}", source=source, where=f"line {number}, priority")
+    return found
 
 
 def _keys(layout: _Layout) -> str:

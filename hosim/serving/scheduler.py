@@ -5,6 +5,9 @@ budget of tokens goes. If blocks lack, the sequence that was admitted last is pr
 again. Then waiting ones are admitted, first come first served, while the budget, the number of sequences and the free blocks allow: a
 sequence is admitted only if all blocks of what it has to compute are free. Prompts take over blocks that hold the same contents.
 
+With priorities, waiting sequences are admitted by their priority, the least value first, and then by arrival; preempted is the running one
+that is last in this order, even if it has its place in the iteration already. Nobody is preempted for one that waits.
+
 With tiers below the device (:class:`~hosim.serving.tiered_pool.TieredPool`) a sequence that was admitted computes nothing until its blocks
 have come up; others go on. Preempted sequences may be swapped out instead of computed again.
 """
@@ -20,15 +23,20 @@ from hosim.serving.block_copies import Awaited
 from hosim.serving.block_pool import BlockPool
 from hosim.serving.request import Request
 from hosim.serving.tiered_pool import TieredPool
+from hosim.serving.waiting_queue import WaitingByPriority
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Of one iteration: ``token_budget`` tokens of all sequences, and ``max_sequences`` sequences. A block has ``block_tokens`` tokens."""
+    """Of one iteration: ``token_budget`` tokens of all sequences, and ``max_sequences`` sequences. A block has ``block_tokens`` tokens.
+
+    ``by_priority`` says that requests go by their priorities, and not by arrival alone.
+    """
 
     token_budget: int = 2048
     max_sequences: int = 256
     block_tokens: int = 16
+    by_priority: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,11 @@ class _Sequence:
         return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """By priority, and then by arrival."""
+        return self.request.priority, self.number
+
+    @property
     def is_loading(self) -> bool:
         """Whether its blocks are still on their way."""
         if self.loads:
@@ -100,7 +113,9 @@ class Scheduler:
         self._tiers = tiers
         self._swap = swap
         self.swaps = 0
-        self.waiting: deque[_Sequence] = deque()
+        self.waiting: deque[_Sequence] | WaitingByPriority[_Sequence] = deque()
+        if limits.by_priority:
+            self.waiting = WaitingByPriority(lambda sequence: sequence.rank)
         self.running: list[_Sequence] = []
         self._there: dict[int, _Sequence] = {}
         self.preemptions = 0
@@ -153,12 +168,12 @@ class Scheduler:
         for sequence in list(self.running):
             if budget == 0:
                 break
-            if not sequence.blocks:
-                break  # it was preempted: all admitted later were, too
-            if sequence.is_loading:
+            if not sequence.blocks or sequence.is_loading:  # without blocks: it was preempted
                 continue
             new = min(sequence.tokens - sequence.computed, budget)
-            if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new):
+            if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new, batch):
+                if self._limits.by_priority and self.preemptions > before:  # of those that had their place already, too
+                    budget = self._limits.token_budget - sum(taken for _, taken in batch.values())
                 self._extend(sequence, new)
                 batch[sequence.number] = sequence, new
                 budget -= new
@@ -189,10 +204,13 @@ class Scheduler:
                 if not sequence.prefetched:
                     break
 
-    def _make_room(self, sequence: _Sequence, new: int) -> bool:
-        """Preempt those admitted last until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
+    def _make_room(self, sequence: _Sequence, new: int, batch: dict[int, tuple[_Sequence, int]]) -> bool:
+        """Preempt others until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
         while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
-            last = self.running.pop()
+            last = max(self.running, key=lambda one: one.rank) if self._limits.by_priority else self.running[-1]
+            self.running.remove(last)
+            if last.number in batch:
+                self._take_back(last, batch.pop(last.number)[1])
             last.swapped = self._swap and self._tiers is not None and not last.is_loading and self._tiers.swap_out(last.number, last.blocks)
             self.pool.release(last.blocks)
             last.blocks, last.named, last.loads, last.prefetched = [], 0, [], False
@@ -205,6 +223,13 @@ class Scheduler:
             if last is sequence:
                 return False
         return True
+
+    def _take_back(self, sequence: _Sequence, new: int) -> None:
+        """The iteration that is being scheduled will not compute these tokens."""
+        size = self._limits.block_tokens
+        for block in range((sequence.computed - new) // size, sequence.computed // size):
+            self.pool.unname(sequence.blocks[block])
+        sequence.computed -= new
 
     def _admit(self, budget: int) -> Iterator[tuple[_Sequence, int]]:
         while self.waiting and budget and len(self.running) < self._limits.max_sequences:

@@ -88,6 +88,8 @@ class Served:
                 }
             )
         frame = DataFrame(rows)
+        if any(request.priority for request in self.requests):
+            frame = frame.assign(priority=[request.priority for request in self.requests])
         return frame.assign(instance=list(self.instances)) if self.instances else frame
 
     def iterations(self) -> DataFrame:

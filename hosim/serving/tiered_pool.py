@@ -74,6 +74,12 @@ class TieredPool(BlockPool):
             super().name(block, key)
             self._filling.append(block)
 
+    def unname(self, block: int) -> None:
+        """A block does not get the contents that :meth:`name` said."""
+        super().unname(block)
+        if block in self._filling:
+            self._filling.remove(block)
+
     def release(self, blocks: Sequence[int]) -> None:
         """Hold the blocks of a request no longer."""
         for block in reversed(blocks):

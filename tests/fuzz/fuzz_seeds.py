@@ -315,7 +315,7 @@ _SERVED = {"output_tokens": 3, "queued_s": 0, "first_token_s": 1, "last_token_s"
 REQUESTS = b"\n".join(
     json.dumps(_SERVED | request).encode()
     for request in (
-        {"arrival_s": 0, "prompt_tokens": 40, "prefix_blocks_of_16": [1, 2]},
+        {"arrival_s": 0, "prompt_tokens": 40, "prefix_blocks_of_16": [1, 2], "priority": 1},
         {"timestamp": 5, "input_length": 20, "output_length": 2, "output_tokens": 2, "hash_ids": [1]},
     )
 )

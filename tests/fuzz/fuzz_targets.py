@@ -228,7 +228,7 @@ def _kernels(plain: bytes) -> list[Target]:
             {"r.jsonl": seeds.REQUESTS, "m.yaml": seeds.text(seeds.KERNEL_HARDWARE), "k.csv": seeds.KERNELS.encode()},
             ["r.jsonl"],
             [changed_lines, *[changed_json_line] * 3],
-            ("serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 --token-budget 1024",),
+            ("serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 --token-budget 1024 --scheduling-policy priority",),
         ),
         Target("products", {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain}, ["k.csv"], [changed_csv, changed_table], (converted[1],)),
     ]

@@ -63,7 +63,10 @@ def test_seeds_and_other_lengths_leave_arrivals_as_they_are():
         ("poisson:rate=nan", "requests poisson: rate: expected requests a second, as in rate=10, got 'nan'"),
         ("poisson:rat=1", "requests poisson: unknown parameter 'rat'; did you mean 'rate'?"),
         ("poisson:rate=1:rate=2", "requests poisson: rate: is given twice; keep one"),
-        ("poisson:rate=1:cv=2", "requests poisson: unknown parameter 'cv' (known: rate, count, duration, prompt, output, lengths, seed)"),
+        (
+            "poisson:rate=1:cv=2",
+            "requests poisson: unknown parameter 'cv' (known: rate, count, duration, prompt, output, lengths, priority, seed)",
+        ),
         ("gamma:rate=1:cv=0", "requests gamma: cv: expected a number from 0.01 to 100, got '0'"),
         ("bursts:rate=1:size=1.5", "requests bursts: size: expected a whole number of at least 1, got '1.5'"),
         ("poisson:rate=1:count=0", "requests poisson: count: expected a whole number of at least 1, got '0'"),
