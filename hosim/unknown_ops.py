@@ -19,7 +19,9 @@ COUNTED_KINDS = frozenset({"matmul", "attention", "convolution", "rnn"})
 """Kinds of ops that are never bound by bytes alone: without FLOP, one of them is unknown."""
 
 
-_KNOWN_LIBRARIES = frozenset({"aten", "prims", "hosim", "_c10d_functional", "c10d_functional", "c10d", "record_param_comms"})
+_KNOWN_LIBRARIES = frozenset(
+    {"aten", "prims", "hosim", "_c10d_functional", "c10d_functional", "c10d", "record_param_comms", "hosim_torchao"}
+)
 """Libraries of torch whose ops, other than those of :data:`COUNTED_KINDS`, are bound by bytes."""
 
 

@@ -23,9 +23,10 @@ _NAMES = {
         sin cos tan tanh sigmoid relu relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid hardtanh softplus clamp clamp_min clamp_max
         maximum minimum erf floor ceil round trunc square addcmul addcdiv lerp where masked_fill eq ne lt le gt ge logical_and logical_or
         logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite
-        tril triu sinc polar complex nan_to_num""",
+        tril triu sinc polar complex nan_to_num bitwise_right_shift bitwise_left_shift __rshift__ __lshift__ quantize_affine
+        dequantize_affine""",
     "reduction": """sum mean max min amax amin prod any all var std var_mean norm linalg_vector_norm argmax argmin cumsum cumprod diff histc
-        bincount logsumexp""",
+        bincount logsumexp choose_qparams_affine""",
     "sort": "sort topk argsort unique",
     "copy": """clone copy contiguous to to_copy reshape cat stack repeat repeat_interleave roll flip constant_pad_nd pad type_as flatten
         lift_fresh""",

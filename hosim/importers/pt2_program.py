@@ -172,7 +172,9 @@ def _payloads(archive: Pt2Archive, record: str, content: bytes) -> dict[str, Pt2
         keys = fields(data, where, ("path_name", "is_param", "use_pickle", "tensor_meta"))
         if flag(keys["use_pickle"], where) or keys["tensor_meta"] is None:
             raise InputError(
-                "is a pickle, which would make torch run code from this file; export the program with plain tensors", where=where
+                "is a pickle, which would make torch run code from this file; export the program with plain tensors "
+                "(of torchao's, by torchao.utils.unwrap_tensor_subclass)",
+                where=where,
             )
         path = f"{folder}/{text(keys['path_name'], where)}"
         if path not in archive.sizes or path.endswith(".json"):

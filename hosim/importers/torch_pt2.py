@@ -28,7 +28,10 @@ import torch
 from torch.fx import Node
 
 from hosim.errors import InputError
-from hosim.importers import cache_nodes  # noqa: F401  # a program with cache nodes is read only where their ops are registered
+from hosim.importers import (
+    cache_nodes,  # noqa: F401  # a program with cache nodes is read only where their ops are registered
+    torchao_ops,
+)
 from hosim.importers.pt2_archive import read_archive
 from hosim.importers.pt2_graph import Pt2Constant, Pt2Graph, Pt2Node, Pt2Subgraph, Pt2Tensor, Pt2Value
 from hosim.importers.pt2_program import Pt2Payload, Pt2Program, read_program
@@ -78,7 +81,7 @@ _AROUND = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 _WORDS = frozenset(
     ("padding", "rounding_mode", "equation", "norm", "approximate", "reduce", "UPLO", "driver", "ord", "p", "mode", "indexing", "side")
-) | {"interpolation", "padding_side", "pad_mode", "activation", "assert_msg", "source", "destination", "tiers"}
+) | {"interpolation", "padding_side", "mapping_type", "pad_mode", "activation", "assert_msg", "source", "destination", "tiers"}
 """Names of arguments that are words. Others, such as ``filename``, are not given to an op."""
 
 
@@ -263,9 +266,10 @@ def _target(node: Pt2Node, registered: frozenset[str]) -> Any:
     if parts[:3] == ["torch", "ops", "higher_order"]:
         raise InputError(f"node {node.name!r} calls the higher-order op {parts[-1]!r}, which hosim does not import; export without it")
     if parts[:2] == ["torch", "ops"]:
-        name = f"{parts[2]}::{parts[3]}" + ("" if parts[4] == "default" else f".{parts[4]}")
+        library = torchao_ops.NAMESPACE if parts[2] == "torchao" else parts[2]
+        name = f"{library}::{parts[3]}" + ("" if parts[4] == "default" else f".{parts[4]}")
         if name in registered:
-            return getattr(getattr(getattr(torch.ops, parts[2]), parts[3]), parts[4])
+            return getattr(getattr(getattr(torch.ops, library), parts[3]), parts[4])
     raise InputError(f"node {node.name!r} calls {node.target[:60]!r}, which is not a registered op nor arithmetic on sizes")
 
 

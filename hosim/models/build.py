@@ -18,12 +18,13 @@ from hosim.models.attention import MODES
 from hosim.models.config import Decoder, Layered, RoutingDraw, Run, layers_of
 from hosim.models.config_json import sizes_of
 from hosim.models.config_keys import QUANTISED
-from hosim.models.families import FAMILIES
+from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
 from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
+from hosim.models.quantised import packing_of
 from hosim.models.routing_draw import generate
 from hosim.models.step import step
 from hosim.units import parse_rate
@@ -47,6 +48,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cache_dtype": tuple(CACHES),
     "schedule": SCHEDULES,
 }
+_PACKING = frozenset(("weights", "group", "packed", "activations"))
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
 _FROM_ZERO = (
     "sliding_window",
@@ -86,11 +89,12 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         config = config.decoder()
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
+    family = FAMILIES[type(preset)]
+    given = {**_packing(model, given, family), **given}
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
-    family = FAMILIES[type(preset)]
     longest = _positions(config)
     short = {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")} if longest else {}
     run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing"))
@@ -143,6 +147,16 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
             f"expected a model ('hosim workload models' lists {len(PRESETS)}), got {model!r}{_near(model, PRESETS)}", where="model"
         )
     return PRESETS[model], model, left_out_of(model)
+
+
+def _packing(model: object, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """How a ``config.json`` has its weights packed, for a run of inference that says nothing of it and whose builder can pack them."""
+    phase = given.get("phase", family.defaults.get("phase", Run().phase))
+    if not isinstance(model, Mapping) or phase == "train" or "weights" not in family.takes or _PACKING & given.keys():
+        return {}
+    found = packing_of(model) or {}
+    mixed = any([model.get(key) for key in _EXPERTS])
+    return {} if found.get("weights") in SEPARATE and mixed else found
 
 
 def _named(model: object) -> object:

@@ -13,7 +13,10 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class PackedDtype:
-    """``scale_bytes`` for each ``group``. ``computes`` is the dtype of an op that reads it beside operands in 16 bits."""
+    """``scale_bytes`` and ``zero_bits`` for each ``group``, ``index_bytes`` for each column.
+
+    ``computes`` is the dtype of an op that reads it beside operands in 16 bits.
+    """
 
     bits: int
     group: int
@@ -21,6 +24,8 @@ class PackedDtype:
     computes: str
     blocks: bool = False
     """Whether a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
+    zero_bits: int = 0
+    index_bytes: int = 0
 
 
 PACKINGS: Mapping[str, PackedDtype] = {
@@ -32,6 +37,10 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "int4": PackedDtype(4, 128, 2, "int4_weights"),
     # a zero in 16 bits beside each scale, as torchao's int4 weights and HQQ have
     "uint4": PackedDtype(4, 128, 4, "int4_weights"),
+    # what files have: a zero of as many bits beside each scale, and in GPTQ's which group each column is of
+    "gptq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4, index_bytes=4),
+    "gptq8": PackedDtype(8, 128, 2, "int8_weights", zero_bits=8, index_bytes=4),
+    "awq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4),
     # OCP Microscaling Formats 1.0: an exponent of 8 bits for 32 elements
     "mxfp4": PackedDtype(4, 32, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
@@ -41,7 +50,7 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "int8_cache": PackedDtype(8, 0, 4, "fp16_fp8_cache"),
     "int4_cache": PackedDtype(4, 64, 4, "fp16_int4_cache"),
 }
-WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "mxfp4", "nf4")
+WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "mxfp4", "nf4")
 PACKED = ("all", "experts")
 CACHES: Mapping[str, str] = {"fp8_e4m3": "fp8_cache", "fp8_e5m2": "fp8_cache", "int8": "int8_cache", "int4": "int4_cache"}
 """By the parameter of a builder."""
@@ -61,4 +70,5 @@ def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
     *outer, rows, width = (1, *shape)
     size = group or packing.group or width
     scales = -(-width // size) * (-(-rows // size) if packing.blocks and group else rows) if width else 0
-    return prod(outer) * (rows * -(-width * packing.bits // 8) + scales * packing.scale_bytes)
+    beside = scales * packing.scale_bytes + -(-scales * packing.zero_bits // 8) + width * packing.index_bytes
+    return prod(outer) * (rows * -(-width * packing.bits // 8) + beside)

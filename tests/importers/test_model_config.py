@@ -142,16 +142,19 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
     assert said({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 1}) == [
         "the layers that predict further tokens (num_nextn_predict_layers: 1), as in transformers"
     ]
-    quantised = {"model_type": "gpt_oss", **SMALL, "quantization_config": {"quant_method": "mxfp4"}}
-    assert said(quantised) == ["the quantisation of the weights (mxfp4): all are in the dtype of the run"]
+    quantised = {"model_type": "gpt_oss", **SMALL, "quantization_config": {"quant_method": "quip"}}
+    assert said(quantised) == ["the quantisation of the weights (quip): all are in the dtype of the run"]
     assert said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0}) == [
         "the time of the bound on attention's scores (attn_logit_softcapping)"
     ]
     whole = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}, "vision_config": {}}
     assert said(whole) == ["all of gemma3 but its text model"]
     assert said({**whole, "quantization_config": {"quant_method": "fp8"}})[0].startswith("the quantisation of the weights (fp8)")
-    for preset, config in (("gpt-oss-20b", quantised), ("gemma-2-2b", {"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})):
-        assert hosim.load({"model": preset, "layers": 1, "sequence": 8}).meta["left_out"] == said(config)
+    for preset, lines in (
+        ("gpt-oss-20b", ["the quantisation of the weights (mxfp4): all are in the dtype of the run"]),
+        ("gemma-2-2b", said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})),
+    ):
+        assert hosim.load({"model": preset, "layers": 1, "sequence": 8}).meta["left_out"] == lines
     (tmp_path / "config.json").write_text(json.dumps(whole))
     for command in (
         "workload show {}",

@@ -1,0 +1,72 @@
+"""The ops by which torchao's programs round to few bits and back, as ops of hosim that know sizes alone. Imports torch.
+
+A file that has them is read without torchao, whose own ops are put together from a dozen of torch's: here each is one op, as a compiler
+makes it, which reads what it is given and writes what it returns. They have a library of their own, so that torchao can still be imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+NAMESPACE = "hosim_torchao"
+
+_library = torch.library.Library(NAMESPACE, "DEF")
+
+
+def _rounded(x: Any, block_size: Any, scale: Any, zero_point: Any, output_dtype: Any, *_: Any) -> Any:
+    return torch.empty_like(x, dtype=output_dtype)
+
+
+def _unpacked(
+    x: Any,
+    block_size: Any,
+    scale: Any,
+    zero_point: Any,
+    input_dtype: Any,
+    quant_min: Any = None,
+    quant_max: Any = None,
+    output_dtype: Any = torch.float32,
+) -> Any:
+    return torch.empty_like(x, dtype=output_dtype)
+
+
+def _chosen(
+    x: Any,
+    mapping_type: Any,
+    block_size: Any,
+    target_dtype: Any,
+    quant_min: Any = None,
+    quant_max: Any = None,
+    eps: Any = None,
+    scale_dtype: Any = None,
+    zero_point_dtype: Any = None,
+    keepdim: bool = False,
+) -> Any:
+    torch._check(len(block_size) == x.dim() and all(n > 0 for n in block_size), lambda: "a block has a size in each dimension")
+    blocks = [size // block for size, block in zip(x.shape, block_size, strict=True)]
+    shape = blocks if keepdim else [count for count, block in zip(blocks, block_size, strict=True) if block == 1]
+    return x.new_empty(shape, dtype=scale_dtype or x.dtype), x.new_empty(shape, dtype=zero_point_dtype or torch.int32)
+
+
+_RANGE = "Scalar? quant_min=None, Scalar? quant_max=None"
+for _schema, _kernel in (
+    (
+        "quantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, ScalarType output_dtype, "
+        f"{_RANGE}) -> Tensor",
+        _rounded,
+    ),
+    (
+        "dequantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, ScalarType input_dtype, "
+        f"{_RANGE}, ScalarType output_dtype=float) -> Tensor",
+        _unpacked,
+    ),
+    (
+        f"choose_qparams_affine(Tensor input, str mapping_type, SymInt[] block_size, ScalarType target_dtype, {_RANGE}, "
+        "float? eps=None, ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool keepdim=False) -> (Tensor, Tensor)",
+        _chosen,
+    ),
+):
+    _library.define(_schema)
+    _library.impl(_schema.partition("(")[0], _kernel, "Meta")

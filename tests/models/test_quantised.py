@@ -1,0 +1,106 @@
+"""Packed weights as config.json says them: bytes equal to those of the tensors that such files have, and what is not known is said."""
+
+import numpy as np
+import pytest
+
+import hosim
+from hosim.models.quantised import packing_of
+
+SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
+LLAMA = {"model_type": "llama", **SIZES, "vocab_size": 96}
+SHAPES = {"q_proj": (256, 256), "k_proj": (128, 256), "v_proj": (128, 256), "o_proj": (256, 256)}
+SHAPES |= {"gate_proj": (512, 256), "up_proj": (512, 256), "down_proj": (256, 512)}
+"""Rows and columns, as torch has them."""
+
+
+def gptq(rows, columns, bits, group):
+    """AutoGPTQ: packed along the columns, zeros along the rows, in int32."""
+    groups = -(-columns // group)
+    yield np.empty((columns * bits // 32, rows), np.int32)  # qweight
+    yield np.empty((groups, rows * bits // 32), np.int32)  # qzeros
+    yield np.empty((groups, rows), np.float16)  # scales
+    yield np.empty(columns, np.int32)  # g_idx
+
+
+def awq(rows, columns, group):
+    """AutoAWQ's GEMM: both packed along the rows."""
+    yield np.empty((columns, rows // 8), np.int32)
+    yield np.empty((columns // group, rows // 8), np.int32)
+    yield np.empty((columns // group, rows), np.float16)
+
+
+def fp8(rows, columns, block):
+    """The files of DeepSeek-V3: a scale in fp32 for each block."""
+    yield np.empty((rows, columns), np.uint8)
+    yield np.empty((-(-rows // block), -(-columns // block)), np.float32)
+
+
+def nf4(rows, columns):
+    """bitsandbytes: two elements a byte, a maximum in fp32 for 64 of them."""
+    yield np.empty((rows * columns // 2, 1), np.uint8)
+    yield np.empty(rows * columns // 64, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("said", "tensors"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, lambda r, c: gptq(r, c, 4, 128)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 64, "desc_act": True}, lambda r, c: gptq(r, c, 8, 64)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, lambda r, c: gptq(r, c, 4, c)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, lambda r, c: awq(r, c, 64)),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]},
+            lambda r, c: fp8(r, c, 128),
+        ),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, lambda r, c: nf4(r, c)),
+    ],
+    ids=lambda value: value["quant_method"] if isinstance(value, dict) else None,
+)
+def test_bytes_are_those_of_the_files(said, tensors):
+    graph = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8})
+    sizes = {t.name.split(".")[-2]: t.size_bytes for t in graph.tensors if t.kind == "parameter"}
+    assert {name: sizes[name] for name in SHAPES} == {name: sum(t.nbytes for t in tensors(*shape)) for name, shape in SHAPES.items()}
+    assert "left_out" not in graph.meta
+    # what the command says, and training, come first
+    assert hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "weights": "int8"}).meta.get("left_out") is None
+    trained = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "phase": "train"})
+    assert trained.meta["left_out"] == [f"the quantisation of the weights ({said['quant_method']}): all are in the dtype of the run"]
+
+
+def test_experts_alone_in_mxfp4():
+    """The experts of gpt-oss: half a byte an element and an exponent for 32 of them, beside biases in 16 bits."""
+    config = {"model_type": "gpt_oss", **SIZES, "vocab_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    packed, plain = [
+        hosim.load({"model": {**config, **more}, "sequence": 8})
+        for more in ({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}, {})
+    ]
+    saved = sum(t.size_bytes for t in plain.tensors if t.kind == "expert") - sum(t.size_bytes for t in packed.tensors if t.kind == "expert")
+    elements = 4 * 3 * 512 * 256
+    assert saved == 2 * elements - (elements // 2 + elements // 32)
+    assert [t for t in packed.tensors if t.kind == "parameter"] == [t for t in plain.tensors if t.kind == "parameter"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"quant_method": "gptq", "bits": 3},
+        {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+        {"quant_method": "gptq", "bits": 4, "group_size": "128"},
+        {"quant_method": "awq", "bits": 4, "version": "gemv"},
+        {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["model.layers.0"]},
+        {"quant_method": "fp8"},
+        {"quant_method": "fp8", "weight_block_size": [128, 64]},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+        {"quant_method": "quip"},
+        {},
+        "gptq",
+    ],
+    ids=str,
+)
+def test_other_schemes_are_said(said):
+    config = {**LLAMA, "quantization_config": said}
+    assert packing_of(config) is None
+    (line,) = hosim.load({"model": config, "sequence": 8}).meta["left_out"]
+    assert line.startswith("the quantisation of the weights (")
