@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hosim.plain_text import one_line
 
@@ -200,18 +201,27 @@ def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
 class ExecutionError(HosimError):
     """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
 
-    ``lost`` are the tensors whose contents went with it, and ``left`` those for which the device has no room: they stay below it until
-    there is room and what holds them is closed again. Everything else is where it was before.
+    ``lost`` are the tensors whose contents went with it, and ``left`` those for which there is no room on the device, or, for the tensors
+    ``for_host`` that belong there, in the host's memory: they stay where the plan has them until there is room and what holds them is
+    closed again. ``held`` is that, if the caller has nothing to close. Everything else is where it was before.
 
     >>> str(ExecutionError("store of 'w' from hbm to nvme: No space left on device", lost=["w"]))
     "store of 'w' from hbm to nvme: No space left on device; the contents of 'w' are lost"
     """
 
-    def __init__(self, message: str, *, lost: Sequence[str] = (), left: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, lost: Sequence[str] = (), left: Sequence[str] = (), for_host: Sequence[str] = (), held: Any = None
+    ) -> None:
+        self.message = message
         self.lost = tuple(lost)
         self.left = tuple(left)
+        self.for_host = tuple(for_host)
+        self.held = held
         message += f"; the contents of {_some(self.lost)} are lost" if lost else ""
-        message += f"; the device has no room for {_some(self.left)}: free memory there and close again" if left else ""
+        again = "close again" if held is None else "call held.close() of this error"
+        for place, names in (("device", set(left) - set(for_host)), ("host", set(for_host))):
+            there = [name for name in left if name in names]
+            message += f"; the {place} has no room for {_some(there)}: free memory there and {again}" if there else ""
         super().__init__(message)
 
 

@@ -69,11 +69,11 @@ def recorded(train, kept_bytes, steps=2):
 def sweep(bytes_per_us, both=None):
     """Channels of one speed for every size; ``both``: the speed of each while the other is busy."""
     rows = [
-        {"direction": d, "pinned": True, "bytes": size, "median_ns": round(size * 1000 / bytes_per_us)}
+        {"direction": d, "pinned": True, "bytes": size, "ns": [round(size * 1000 / bytes_per_us)]}
         for d in ("h2d", "d2h")
         for size in SWEEP_SIZES
     ]
-    rows.append({"direction": "both", "pinned": True, "bytes": 1 << 30, "median_ns": round((1 << 30) * 1000 / (both or bytes_per_us))})
+    rows.append({"direction": "both", "pinned": True, "bytes": 1 << 30, "ns": [round((1 << 30) * 1000 / (both or bytes_per_us))]})
     return {"format": "hosim.gpu/1", "copies": rows}
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
-from hosim.errors import HosimError, InputError
+from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_run import quiet
 from hosim.lower.guard import Guard
@@ -152,15 +152,31 @@ class OffloadedModel:
         models = {name: tensor for name, tensor in captured.held.items() if name not in captured.constants}
         found = origins(models, captured.model, device, captured.load)
         placed = {**captured.held, **views({name: captured.held[name] for name in found}, device)}
-        self.executor.place(placed, found)
         self._is_elsewhere = bool(found)
-        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in (*captured.held.values(), *placed.values()))
         self._modes = _modes(captured.model)
         self._one_at_a_time = threading.RLock()
-        guard = Guard(captured.model, captured.held.values())
+        try:
+            self.executor.place(placed, found)
+        except BaseException as error:
+            self._guard()  # nobody must read what is lost, or has no room yet
+            if not self.executor.left:
+                self.close()
+                raise
+            raise self._with_what_is_left(error) from error
+        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in (*captured.held.values(), *placed.values()))
+        self._guard()
+
+    def _guard(self) -> None:
+        """Guard the tensors until this is closed, or garbage collected."""
+        guard = Guard(self._captured.model, self._captured.held.values())
         self._release = guard.release
         self._forgotten = weakref.finalize(self, _forgotten, self._running, guard)
         self._forgotten.atexit = False
+
+    def _with_what_is_left(self, error: BaseException) -> ExecutionError:
+        """An error of the placement by which the caller can bring back what there was no room for."""
+        said = error if isinstance(error, ExecutionError) else ExecutionError("interrupted")
+        return ExecutionError(said.message, lost=said.lost, left=self.executor.left, for_host=self.executor.left_for_host, held=self)
 
     @property
     def executor(self) -> Executor:

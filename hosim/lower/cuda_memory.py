@@ -101,6 +101,16 @@ class CudaMemory:
 
         self._calls.later(after, now)
 
+    def linger(self, size_bytes: int, after: Sequence[Any]) -> None:
+        """As :meth:`hosim.lower.transfers.Device.linger`."""
+        size = in_blocks(size_bytes)
+        self._pending_bytes += size
+
+        def ended() -> None:
+            self._pending_bytes -= size
+
+        self._calls.later(after, ended)
+
     def hold_back(self, level_bytes: int) -> None:
         """Before the program holds ``level_bytes``: let the host wait until they, and what transfers still read, fit the budget."""
         if self._pending_bytes:

@@ -123,7 +123,7 @@ class HostPool:
         usual = min(SLAB_BYTES, self.capacity_bytes)
         if self.system_bytes + max(usual, size_bytes) > self.capacity_bytes:
             usual = 0
-            self._drop([slab for slab in self._slabs if slab.is_unused])
+            self.shrink()
         slab = Slab(max(usual, size_bytes), self._pinning)
         self._slabs.append(slab)
         self.system_bytes += slab.size_bytes
@@ -137,6 +137,10 @@ class HostPool:
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
         """Call ``then`` once ``after`` is done."""
         self._later(after, then)
+
+    def shrink(self) -> None:
+        """Return slabs without blocks to the system."""
+        self._drop([slab for slab in self._slabs if slab.is_unused])
 
     def close(self) -> None:
         """Return all slabs to the system; blocks lose what they hold."""

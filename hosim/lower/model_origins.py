@@ -86,9 +86,9 @@ class LoadedOrigin:
                 return self._load(name)
         try:
             return self._load(self._names[-1])
-        except InputError:
+        except (InputError, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # the caller's own code, which may raise anything: say of which tensor
             reason = in_one_line(error, None)
             raise InputError(f"the loader gives nothing for {self._names[-1]!r}: {reason}", source="loader") from error
 

@@ -105,6 +105,9 @@ def offload(
         If the plan breaks a rule.
     InputError
         If the model cannot be captured, or an argument is not what it should be.
+    ExecutionError
+        If tensors cannot be moved to where the plan has them, such as host memory that cannot be pinned; the model is as it was before.
+        Where there is no room to bring contents back, the error names them, and its ``held.close()`` tries again.
 
     References
     ----------
@@ -159,8 +162,8 @@ def offload(
         if hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
             return OffloadedGenerator(captured, plan, result, machine, planner, runs_on)
         return callables.OffloadedModel(captured, plan, result, machine, runs_on)
-    except BaseException:
-        if runs_on is not device:
+    except BaseException as error:
+        if runs_on is not device and not getattr(error, "left", ()):
             runs_on.close()
         raise
 

@@ -57,16 +57,16 @@ class OffloadedStep(OffloadedModel):
             by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         for views in by_storage.values():
             resizable(views)  # now, while they are not guarded
-        super().__init__(captured, plan, result, hardware, device)
         assert captured.step is not None
+        self._optimizer = captured.optimizer
+        self._replaced = self._optimizer.__dict__.get("step")
+        super().__init__(captured, plan, result, hardware, device)
         self._step = captured.step
         self._learned = captured.step.parts.learned
-        self._optimizer = captured.optimizer
         self._named = captured.named
         self._hardware = hardware
         self._planner = planner
         self._planned: dict[str, PlannedProgram] = {}
-        self._replaced = self._optimizer.__dict__.get("step")
         self._optimizer.step = _step_through(self, self._optimizer)
 
     @property

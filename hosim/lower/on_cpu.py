@@ -26,7 +26,7 @@ from hosim.lower.error_text import in_one_line
 from hosim.lower.file_tier import ALIGNMENT
 from hosim.lower.host_bytes import DeviceBytes, copy_bytes
 from hosim.lower.pace import Pace, paces
-from hosim.lower.tier_memory import memory_of_tiers
+from hosim.lower.tier_memory import memory_of_tiers, shrink_host_memory
 from hosim.lower.transfers import Done, Label, Place, RunMemory, TierBlock
 
 SLICE_BYTES = 4 << 20
@@ -353,6 +353,10 @@ class CpuDevice:
     def check_tiers(self, names: Iterable[str]) -> None:
         """Every tier is memory of the CPU, or files."""
 
+    def shrink(self) -> None:
+        """As :meth:`hosim.lower.transfers.Device.shrink`."""
+        shrink_host_memory(self._tiers)
+
     def on_device(self) -> DeviceBytes:
         """A place for bytes of the device tier."""
         return DeviceBytes()
@@ -380,6 +384,16 @@ class CpuDevice:
                     storage.resize_(0)
 
             self.later(after, now)
+
+    def linger(self, size_bytes: int, after: Sequence[Any]) -> None:
+        """As :meth:`hosim.lower.transfers.Device.linger`."""
+
+        def ended() -> None:
+            self._pending_bytes -= size_bytes
+
+        with self._changed:
+            self._pending_bytes += size_bytes
+            self.later(after, ended)
 
     def hold_back(self, level_bytes: int) -> None:
         """Note what is held. Memory of the CPU is there for transfers that are slow."""

@@ -27,7 +27,7 @@ from hosim.lower.deferred_calls import DeferredCalls
 from hosim.lower.error_text import in_one_line
 from hosim.lower.file_tier import CHUNK_BYTES, FileBlock
 from hosim.lower.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
-from hosim.lower.tier_memory import memory_of_tiers
+from hosim.lower.tier_memory import memory_of_tiers, shrink_host_memory
 from hosim.lower.transfers import Done, Place, RunMemory, TierBlock
 from hosim.result import CACHING, EXPANDABLE
 
@@ -66,6 +66,7 @@ class CudaDevice:
         self._run = LaunchedRun(self.calls)
         self._memory = CudaMemory(self.calls)
         self.allocate, self.free = self._memory.allocate, self._memory.free
+        self.linger = self._memory.linger
         self.hold_back, self.recover = self._memory.hold_back, self._memory.recover
         self.later = self.calls.later
         self._main = self._caller = cuda.current_stream()
@@ -197,6 +198,10 @@ class CudaDevice:
                     f'(directories={{"{name}": ...}}), or plan for a machine without it',
                     source="directories",
                 )
+
+    def shrink(self) -> None:
+        """As :meth:`hosim.lower.transfers.Device.shrink`."""
+        shrink_host_memory(self._tiers)
 
     def on_device(self) -> DeviceBytes:
         """A place for bytes of the device tier."""

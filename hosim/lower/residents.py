@@ -16,7 +16,7 @@ from hosim.lower.transfers import Device, Event, Origin, Place, TierBlock
 class TensorCopies:
     """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued is done.
 
-    ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the transfers that read its copy on the device,
+    ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the last transfers that read its bytes on the device,
     ``ready`` those of its last prefetch to the device tier if no op has waited for it yet. ``is_late`` says whether one of them took
     several channels in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks that may have them now.
     ``storage`` is kept for tensors that survive a step. ``origin`` is where its contents come from if that is not the storage, and
@@ -24,10 +24,12 @@ class TensorCopies:
     """
 
     __slots__ = (
-        *("blocks", "is_at_origin", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "origin", "ready", "storage"),
+        *("blocks", "is_at_origin", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "origin", "ready"),
+        *("size_bytes", "storage"),
     )
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, size_bytes: int, left: int) -> None:
+        self.size_bytes = size_bytes
         self.blocks: dict[str, TierBlock] = {}
         self.known: list[TierBlock] = []
         self.last: tuple[Event, ...] = ()
@@ -71,7 +73,7 @@ class Residents:
     def __getitem__(self, t: int) -> TensorCopies:
         """The copies of a tracked tensor."""
         if t not in self._now:
-            self._now[t] = TensorCopies(self._uses.get(t, 0))
+            self._now[t] = TensorCopies(self._graph.tensors[t].size_bytes, self._uses.get(t, 0))
         return self._now[t]
 
     def begin(self) -> None:
@@ -104,9 +106,9 @@ class Residents:
         return t in self._uses and t not in self._now
 
     def place(self, t: int, storage: Any, origin: Origin | None = None) -> None:
-        """Move a tensor to where the plan has it at time 0: from its storage, or from its origin, past its storage.
+        """Copy a tensor to where the plan has it at time 0: from its storage, or from its origin, past its storage.
 
-        Raises :class:`ExecutionError` if there is no room for it.
+        What its storage has stays there until :meth:`settle`. Raises :class:`ExecutionError` if there is no room for it.
         """
         self._device.wait()
         resident = self[t]
@@ -141,9 +143,13 @@ class Residents:
         if origin is not None:
             origin.leave()
             resident.is_at_origin = False
-        elif self._tier not in tiers:
+
+    def settle(self, t: int) -> None:
+        """Free the storage of a placed tensor that is not in the device tier at time 0."""
+        resident = self._now[t]
+        if resident.is_whole and self._tier not in self._initial.get(t, (self._tier,)):
             resident.on_device = resident.is_whole = False
-            self._device.free(storage, ())
+            self._device.free(resident.storage, ())
 
     def bring_back(self, tensors: Iterable[int], *, to_origin: bool = True) -> list[str]:
         """Restore the contents of tensors and forget them; returns the names of those whose contents are lost.
@@ -159,6 +165,10 @@ class Residents:
         """The names of those of ``tensors`` that were not brought back."""
         return [self._graph.tensors[t].name for t in tensors if t in self._now]
 
+    def left_for_host(self) -> list[str]:
+        """The names of those tensors that were not brought back because their origin, the host's memory, has no room."""
+        return [self._graph.tensors[t].name for t, resident in self._now.items() if resident.origin is not None]
+
     def _bring_back(self, t: int, to_origin: bool) -> bool:
         resident = self._now[t]
         if to_origin and resident.origin is not None:
@@ -170,6 +180,8 @@ class Residents:
         del self._now[t]
         for block in resident.known:
             block.release()
+        if to_origin and resident.origin is not None:
+            self._device.shrink()  # the contents are in the host's memory again
         return there
 
     def _restore(self, t: int, resident: TensorCopies) -> bool | None:
@@ -262,6 +274,7 @@ class Residents:
             if is_followed and ours not in self._now:
                 self[ours].origin = origin
                 self.place(ours, storage)
+                self.settle(ours)
         if lost:
             raise ExecutionError("a tier has lost its contents", lost=lost)
 

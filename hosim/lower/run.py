@@ -72,6 +72,8 @@ class Executor:
         self.closed = False
         self.left: list[str] = []
         """The tensors for which there was no room when they were to be brought back."""
+        self.left_for_host: list[str] = []
+        """Those of ``left`` that belong in the host's memory, which has no room."""
 
     # -- what is there between runs ----------------------------------------------------------------------------
 
@@ -133,8 +135,10 @@ class Executor:
                     origin_of[t] = origins[name]
         if len({id(origin) for origin in origin_of.values()}) < len(origin_of):
             raise InputError("two tensors of the graph share a storage", source="origins")
-        for t, views in placed.items():
-            self._residents.place(t, resizable(views), origin_of.get(t))
+        for t in sorted(placed, key=lambda t: t in origin_of):  # those on the device first
+            self._residents.place(t, resizable(placed[t]), origin_of.get(t))
+        for t in placed:  # not earlier: after a failure above, the contents need no room to be back
+            self._residents.settle(t)
         return list(placed)
 
     def take_over(self, other: Executor) -> None:
@@ -162,9 +166,9 @@ class Executor:
         """
         lost = self._close()
         if lost:
-            raise ExecutionError("a tier has lost its contents", lost=lost, left=self.left)
+            raise ExecutionError("a tier has lost its contents", lost=lost, left=self.left, for_host=self.left_for_host)
         if self.left:
-            raise ExecutionError("not all contents are back", left=self.left)
+            raise ExecutionError("not all contents are back", left=self.left, for_host=self.left_for_host)
 
     def _close(self) -> list[str]:
         if self.closed and not self.left:
@@ -178,6 +182,7 @@ class Executor:
             return lost
         finally:
             self.left = [name for residents in self._holders for name in residents.left(residents.kept())]
+            self.left_for_host = [name for residents in self._holders for name in residents.left_for_host()]
             if not self.left:
                 self._placed.clear()
                 self.device.close()
@@ -193,7 +198,7 @@ class Executor:
         lost = self._close()
         if not isinstance(error, Exception) or (is_refusal and not lost and not self.left):
             return error
-        failed = ExecutionError(self.device.blame(error), lost=lost, left=self.left)
+        failed = ExecutionError(self.device.blame(error), lost=lost, left=self.left, for_host=self.left_for_host)
         failed.lost = (*getattr(error, "lost", ()), *failed.lost)  # the message has the former already
         return failed
 
@@ -276,7 +281,7 @@ class Executor:
             for block, last in stale:
                 block.release(last)
             self._values.drop(drops)
-            _give_back(dead)
+            self._give_back(dead)
 
         self.device.compute.launch(compute, tuple(after), self._labels[i])
 
@@ -327,7 +332,7 @@ class Executor:
         hops, parts = self._ways[k]
         resident.last, read = self._transfers(hops, parts, source, block or inside, (issued, *resident.last), joins, arrived)
         if empties:
-            resident.leaving += read
+            resident.leaving = read  # which begins when the cache op before has ended
             device.later(read, inside.close)  # what is freed meanwhile is there as long as it is read
         resident.is_late |= len(hops) > 1
         if block is None:
@@ -337,7 +342,7 @@ class Executor:
             resident.add(str(cache_op.destination), block)
         gone = self._residents.used(cache_op.tensor)
         if gone is not None:
-            _give_back([gone])
+            self._give_back([gone])
 
     def _transfers(
         self,
@@ -400,7 +405,7 @@ class Executor:
         block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
         if block is None:
             unused, resident.ready = resident.ready, ()  # an unused prefetch has to arrive before it is released
-            resident.on_device, resident.leaving = False, ()
+            resident.on_device = False
         gone = self._residents.used(cache_op.tensor)
 
         def detach() -> None:
@@ -410,9 +415,17 @@ class Executor:
             else:
                 block.release(last)
             self._values.drop(drops)
-            _give_back([gone] if gone is not None else [])
+            self._give_back([gone] if gone is not None else [])
 
         self.device.compute.launch(detach, unused, None)
+
+    def _give_back(self, dead: Sequence[TensorCopies]) -> None:
+        """Release what dead tensors hold below the device tier, and count what transfers still read in it, until they have ended."""
+        for resident in dead:
+            for block in resident.blocks.values():
+                block.release(resident.last)
+            if resident.on_device and resident.leaving:
+                self.device.linger(resident.size_bytes, resident.leaving)
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -440,10 +453,3 @@ class Executor:
 def _own_view(value: torch.Tensor) -> torch.Tensor:
     """A view of a tensor, which may be guarded meanwhile. It requires a gradient where the tensor does: torch chooses kernels by that."""
     return value.detach().requires_grad_(value.requires_grad)
-
-
-def _give_back(dead: Sequence[TensorCopies]) -> None:
-    """Release what dead tensors hold below the device tier, once their transfers have ended."""
-    for resident in dead:
-        for block in resident.blocks.values():
-            block.release(resident.last)

@@ -35,3 +35,10 @@ def memory_of_tiers(
             tier.close()
         raise
     return made
+
+
+def shrink_host_memory(tiers: Mapping[str, HostPool | FileTier]) -> None:
+    """Give host memory that holds nothing back to the system."""
+    for tier in tiers.values():
+        if isinstance(tier, HostPool):
+            tier.shrink()

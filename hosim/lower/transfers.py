@@ -182,6 +182,9 @@ class Device(Protocol):
     def free(self, storage: Any, after: Sequence[Event]) -> None:
         """Free a storage's bytes, after the transfers that still read them (``after``)."""
 
+    def linger(self, size_bytes: int, after: Sequence[Event]) -> None:
+        """Count bytes of a storage that the program has dropped, and that transfers still read, until these (``after``) have ended."""
+
     def hold_back(self, level_bytes: int) -> None:
         """Before the program holds ``level_bytes``: let the host wait until they, and what transfers still read, fit the budget."""
 
@@ -190,6 +193,9 @@ class Device(Protocol):
 
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
         """Call ``then`` once all of ``after`` is done."""
+
+    def shrink(self) -> None:
+        """Give memory of the tiers below that holds nothing back to the system, while nothing runs."""
 
     def move(self, channel: str, source: Place, destination: Place, start: int, stop: int) -> None:
         """Move the bytes ``[start, stop)`` of a tensor, as work of a channel's queue. A place of fewer bytes holds this part alone."""

@@ -21,6 +21,29 @@ LARGEST = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
+class SweptCopies:
+    """Equal copies of a sweep, one after the other: of ``both``, pairs of copies, one each way at once, until both were through."""
+
+    direction: str
+    pinned: bool
+    size_bytes: int
+    times_ns: tuple[int, ...]
+
+    @property
+    def median_ns(self) -> int:
+        """The time of one."""
+        return round(statistics.median(self.times_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthSweep:
+    """Measured copies, and the name of their device if it is known."""
+
+    copies: tuple[SweptCopies, ...]
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KitRun:
     """What was measured of a run: the median time of its steps, and the peaks of the allocator, ``None`` if not recorded.
 
@@ -66,33 +89,41 @@ def model_sizes(path: Path, model: str) -> tuple[int, int]:
     return parameters, whole(smallest, source, "smallest_offload_bytes")
 
 
-def bandwidth_sweep(path: Path) -> Mapping[str, Any]:
-    """The sweep in ``bandwidth.json``: copies with direction, bytes, median and kind of memory. Raises :class:`InputError`."""
+def bandwidth_sweep(path: Path) -> BandwidthSweep:
+    """The sweep in ``bandwidth.json``. Raises :class:`InputError`."""
     sweep, source = read_json(path, ["copies"]), str(path)
     if not isinstance(sweep["copies"], list):
         raise InputError("expected a list of copies", source=source, where="copies")
-    for i, row in enumerate(sweep["copies"]):
-        where = f"copies[{i}]"
-        if _object(row, source, where).get("direction") not in DIRECTIONS:
-            raise InputError(f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction")
-        whole(row.get("bytes"), source, f"{where}.bytes", least=1)
-        whole(row.get("median_ns"), source, f"{where}.median_ns")
-        if not isinstance(row.get("pinned"), bool):
-            raise InputError("expected true or false", source=source, where=f"{where}.pinned")
-    return sweep
+    copies = tuple(_swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]") for i, row in enumerate(sweep["copies"]))
+    device = sweep.get("device")
+    name = device.get("name") if isinstance(device, dict) else None
+    return BandwidthSweep(copies, name if isinstance(name, str) else None)
+
+
+def _swept(row: Mapping[str, Any], source: str, where: str) -> SweptCopies:
+    direction, pinned = row.get("direction"), row.get("pinned")
+    if direction not in DIRECTIONS:
+        raise InputError(f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction")
+    if not isinstance(pinned, bool):
+        raise InputError("expected true or false", source=source, where=f"{where}.pinned")
+    size = whole(row.get("bytes"), source, f"{where}.bytes", least=1)
+    return SweptCopies(direction, pinned, size, _times(row.get("ns"), source, f"{where}.ns"))
 
 
 def kit_run(path: Path) -> KitRun:
     """The figures in a ``run.json``. Raises :class:`InputError`."""
     run, source = read_json(path, ["wall_ns", "memory"]), str(path)
-    times = run["wall_ns"]
-    if not isinstance(times, list) or not times:
-        raise InputError("expected a list of at least one time in ns", source=source, where="wall_ns")
-    wall = statistics.median_low([whole(time, source, f"wall_ns[{i}]") for i, time in enumerate(times)])
+    wall = statistics.median_low(_times(run["wall_ns"], source, "wall_ns"))
     memory = _object(run["memory"] or {}, source, "memory")
     peaks = [memory.get(key) for key in ("max_memory_allocated", "max_memory_reserved")]
     allocated, reserved = (None if peak is None else whole(peak, source, "memory") for peak in peaks)
     return KitRun(wall, allocated, reserved, str(run["results"]) if "results" in run else None)
+
+
+def _times(value: object, source: str, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError("expected a list of at least one time in ns", source=source, where=where)
+    return tuple(whole(time, source, f"{where}[{i}]") for i, time in enumerate(value))
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:

@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.io.reading import content
 from hosim.validate.channel_fit import MeasuredCopy
-from hosim.validate.kit_files import DIRECTIONS, FORMAT, LARGEST
+from hosim.validate.kit_files import bandwidth_sweep
 from hosim.validate.validation import read_trace
 
 
@@ -81,24 +79,12 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
 
 
 def _sweep(path: Path, name: str) -> Sweep:
-    data = content(str(path))
-    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("copies"), list):
-        raise InputError(f"expected a bandwidth sweep (format: {FORMAT}, with copies)", source=str(path))
-    copies: list[MeasuredCopy] = []
-    both: list[tuple[int, int]] = []
-    for i, row in enumerate(data["copies"]):
-        direction, size, times = _row(row, str(path), i)
-        if direction == "both":
-            both += [(size, time) for time in times]
-        else:
-            copies += [MeasuredCopy(direction, "pinned" if row.get("pinned") else "pageable", size, time) for time in times]
-    device = data.get("device")
-    return Sweep(name, device.get("name") if isinstance(device, dict) else None, tuple(copies), tuple(both))
-
-
-def _row(row: Any, source: str, i: int) -> tuple[str, int, list[int]]:
-    if isinstance(row, dict) and row.get("direction") in DIRECTIONS:
-        size, times = row.get("bytes"), row.get("ns")
-        if isinstance(times, list) and all(type(n) is int and 0 <= n <= LARGEST for n in (size, *times)) and size:
-            return row["direction"], size, times
-    raise InputError("expected a direction (h2d, d2h, both), bytes above 0 and times in ns", source=source, where=f"copies[{i}]")
+    swept = bandwidth_sweep(path)
+    copies = [
+        MeasuredCopy(row.direction, "pinned" if row.pinned else "pageable", row.size_bytes, time)
+        for row in swept.copies
+        if row.direction != "both"
+        for time in row.times_ns
+    ]
+    both = [(row.size_bytes, time) for row in swept.copies if row.direction == "both" for time in row.times_ns]
+    return Sweep(name, swept.device, tuple(copies), tuple(both))

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine.replay import replay
@@ -22,7 +21,7 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_blocks import RecordedBlock
-from hosim.validate.kit_files import KitRun, bandwidth_sweep, kit_run, model_sizes
+from hosim.validate.kit_files import BandwidthSweep, KitRun, bandwidth_sweep, kit_run, model_sizes
 from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD, OffloadScheme
 from hosim.validate.recorded_step import RecordedStep, last_step
 from hosim.validate.reserved_replay import Change, replay_from_nothing
@@ -116,7 +115,7 @@ def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: Offload
     return Prediction(scheme.name, result.makespan_ns, result.makespan_ns - step.makespan_ns, moved, peak, reserved)
 
 
-def machine_of(sweep: Mapping[str, Any]) -> Hardware:
+def machine_of(sweep: BandwidthSweep) -> Hardware:
     """The two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the bandwidth of both directions at once.
 
     Raises `InputError` if a direction is missing.

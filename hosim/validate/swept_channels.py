@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hosim.errors import InputError
 from hosim.hardware import Channel
+from hosim.validate.kit_files import BandwidthSweep
 
 
-def swept_channels(sweep: Mapping[str, Any], *, host: str, device: str) -> tuple[Channel, Channel]:
+def swept_channels(sweep: BandwidthSweep, *, host: str, device: str) -> tuple[Channel, Channel]:
     """``h2d`` and ``d2h``: pinned copies by size, and the bandwidth of each while the other is busy.
 
     Raises `InputError` if a direction is missing.
@@ -18,7 +16,7 @@ def swept_channels(sweep: Mapping[str, Any], *, host: str, device: str) -> tuple
     return up, _channel(sweep, "d2h", device, host, "h2d")
 
 
-def _channel(sweep: Mapping[str, Any], name: str, source: str, destination: str, other: str) -> Channel:
+def _channel(sweep: BandwidthSweep, name: str, source: str, destination: str, other: str) -> Channel:
     curve = _curve(sweep, name)
     if not curve:
         raise InputError(f"expected pinned copies of direction {name}", source="bandwidth.json", where="copies")
@@ -27,9 +25,9 @@ def _channel(sweep: Mapping[str, Any], name: str, source: str, destination: str,
     return Channel(name, source, destination, best, curve=curve, beside=beside)
 
 
-def _curve(sweep: Mapping[str, Any], direction: str) -> tuple[tuple[int, int], ...]:
+def _curve(sweep: BandwidthSweep, direction: str) -> tuple[tuple[int, int], ...]:
     """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than a smaller one."""
-    rows = sorted((row["bytes"], row["median_ns"]) for row in sweep["copies"] if row["direction"] == direction and row["pinned"])
+    rows = sorted((row.size_bytes, row.median_ns) for row in sweep.copies if row.direction == direction and row.pinned)
     curve: list[tuple[int, int]] = []
     for size, time in rows:
         rate = max(1, size * 10**9 // max(1, time))

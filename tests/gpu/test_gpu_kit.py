@@ -251,10 +251,10 @@ def test_the_machine_of_a_folder(tmp_path):
     device = {"kind": "cuda", "name": "GPU", "free_memory_bytes": 70 << 30, "host_memory_bytes": 2 << 30}
     (tmp_path / "meta.json").write_text(json.dumps({"format": "hosim.gpu/1", "device": device}))
     rows = [
-        {"direction": "h2d", "pinned": True, "bytes": 1 << 20, "median_ns": 7_000 + 20_000},
-        {"direction": "d2h", "pinned": True, "bytes": 1 << 20, "median_ns": 50_000},
-        {"direction": "h2d", "pinned": False, "bytes": 1 << 20, "median_ns": 1},
-        {"direction": "both", "pinned": True, "bytes": 1 << 20, "median_ns": 60_000},
+        {"direction": "h2d", "pinned": True, "bytes": 1 << 20, "ns": [7_000 + 20_000]},
+        {"direction": "d2h", "pinned": True, "bytes": 1 << 20, "ns": [50_000]},
+        {"direction": "h2d", "pinned": False, "bytes": 1 << 20, "ns": [1]},
+        {"direction": "both", "pinned": True, "bytes": 1 << 20, "ns": [60_000]},
     ]
     (tmp_path / "bandwidth.json").write_text(json.dumps({"format": "hosim.gpu/1", "copies": rows}))
     found = measured_machine(tmp_path)

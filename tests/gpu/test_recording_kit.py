@@ -22,6 +22,7 @@ from hosim.gpu.moves import Mover
 from hosim.gpu.output_files import write_json
 from hosim.gpu.schemes import Workload
 from hosim.importers.kineto import parse_kineto
+from hosim.validate.kit_files import bandwidth_sweep
 from hosim.validate.offload_prediction import machine_of, predict_recording
 from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.snapshot import parse_snapshot
@@ -129,7 +130,7 @@ def test_a_dry_run_predicts_nothing_and_says_why(recording):
     assert json.loads((recording / "meta.json").read_text())["models"]["tiny"]["layer_parameters"] == functional_decoder.count(
         TINY.layer_shapes
     )
-    assert machine_of(json.loads((recording / "bandwidth.json").read_text())).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
+    assert machine_of(bandwidth_sweep(recording / "bandwidth.json")).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
 
 
 def test_what_is_there_is_left_alone(recording, tmp_path, capsys):

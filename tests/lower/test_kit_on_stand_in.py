@@ -82,7 +82,7 @@ def test_a_run_on_a_gpu(pretended, tmp_path, capsys, monkeypatch):
     assert (run["outside_bytes"], run["memory"]["max_memory_allocated"], len(run["wall_ns"])) == (4096, 1_000_000, 3)
     # Two steps to warm up, three timed ones, three recorded ones for the times of the ops, one under the profiler, one under the history.
     assert pretended.runs == [False] * 5 + [True] * 3 + [False] * 2
-    copies = [{"direction": way, "pinned": True, "bytes": 1 << 10, "median_ns": 1 << 10} for way in ("h2d", "d2h")]
+    copies = [{"direction": way, "pinned": True, "bytes": 1 << 10, "ns": [1 << 10]} for way in ("h2d", "d2h")]
     (out / "bandwidth.json").write_text(json.dumps({"format": "hosim.gpu/1", "copies": copies}))
     assert command.main(["plan", *line]) == 0
     peak = replay(Plan(graph), measured_machine(out), account="program", allocator="caching").allocator.peak_allocated_bytes

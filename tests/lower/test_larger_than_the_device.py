@@ -14,6 +14,7 @@ import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import callable as callables  # noqa: E402
 from hosim.lower import on_cuda  # noqa: E402
+from hosim.lower.model_origins import CpuOrigin  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 
@@ -222,6 +223,89 @@ def test_a_capture_for_a_gpu_that_is_not_here():
     assert [captured.held[name].device.type for name in captured.constants] == ["cpu"]
 
 
+def full(origin):
+    raise MemoryError
+
+
+def pins(cuda, monkeypatch, slabs):
+    """Slabs of 16 KiB, which is a weight of 64 by 64, of which the driver pins so many."""
+    monkeypatch.setattr("hosim.lower.host_pool.SLAB_BYTES", 1 << 14)
+    pin = cuda.cudaHostRegister
+    monkeypatch.setattr(cuda, "cudaHostRegister", lambda *given: 2 if len(cuda.registered) >= slabs else pin(*given))
+
+
+def test_a_model_on_the_device_that_the_host_cannot_take(cuda, monkeypatch):
+    """The third weight cannot be pinned: the model is as it was, without a byte from the device."""
+    small = torch.linspace(-1, 1, 2 * 64).reshape(2, 64)
+    for optimizer in (None, torch.optim.SGD):
+        with monkeypatch.context() as patch:
+            model = Wide(4, 64)
+            before = copy.deepcopy(model.state_dict())
+            pins(cuda, patch, 2)
+            device = unbounded()
+            patch.setattr(device._memory, "allocate", None)
+            patch.setattr(device, "allocate", None)
+            how = {} if optimizer is None else {"optimizer": optimizer(model.parameters(), lr=0.1, fused=True), "loss": loss_of}
+            given = {"hardware": machine(), "policy": "layerwise", "device": device, **how}
+            with Launched(cuda), pytest.raises(ExecutionError, match=r"^the driver cannot pin 16.0 KiB of host memory .*$") as caught:
+                hosim.offload(model, {"x": small}, **given)
+            assert (caught.value.left, caught.value.lost, caught.value.held) == ((), (), None)
+            assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+            assert type(model.layers[0].weight) is torch.nn.Parameter
+            assert not cuda.registered
+            loss_of(model, {"x": small}).backward()
+
+
+def test_a_placement_that_cannot_be_undone_leaves_something_to_close(cuda, monkeypatch):
+    """Weights on the CPU, two of which are in pinned memory when the third finds none, and the first two no room to go back."""
+    small = torch.ones(2, 64)
+    model = in_host_memory(cuda, Wide(4, 64))
+    before = copy.deepcopy(model.state_dict())
+    pins(cuda, monkeypatch, 2)
+    given = {"hardware": machine(), "budget": "60%", "device": unbounded(), **QUICK}
+    with Launched(cuda):
+        with monkeypatch.context() as patch:
+            patch.setattr(CpuOrigin, "room", full)
+            with pytest.raises(
+                ExecutionError, match=r"; the host has no room for .*: free memory there and call held\.close\(\)"
+            ) as caught:
+                hosim.offload(model, small, **given)
+            assert "the device has no room" not in str(caught.value)
+            assert set(caught.value.for_host) == set(caught.value.left)
+            with pytest.raises(InputError, match="first close what"):
+                model.layers[0].weight.sum()
+        caught.value.held.close()
+    assert all(torch.equal(model.state_dict()[name], kept) for name, kept in before.items())
+    assert not cuda.registered
+    monkeypatch.setattr("hosim.lower.residents.Residents._fill", lambda *_: False)
+    with Launched(cuda), pytest.raises(ExecutionError, match=r"; the contents of 'layers.0.weight', 'layers.1.weight' are lost$"):
+        hosim.offload(model, small, **{**given, "device": unbounded()})
+    with pytest.raises(InputError, match="the contents of this tensor were lost"):
+        model.layers[0].weight.sum()
+
+
+def test_closing_needs_no_second_model_in_host_memory(cuda, monkeypatch):
+    """Pinned memory goes back slab by slab: with what has its contents again, never more than the model, a slab and a weight."""
+    small = torch.ones(2, 64)
+    model = in_host_memory(cuda, Wide(6, 64))
+    whole = sum(p.untyped_storage().nbytes() for p in model.parameters())
+    pins(cuda, monkeypatch, 100)
+    offloaded = hosim.offload(model, small, hardware=machine(), budget="40%", device=unbounded(), **QUICK)
+    assert sum(cuda.registered.values()) > whole / 2
+    seen, room = [], CpuOrigin.room
+
+    def noted(origin):
+        made = room(origin)
+        seen.append(sum(p.untyped_storage().nbytes() for p in model.parameters()) + sum(cuda.registered.values()))
+        return made
+
+    monkeypatch.setattr(CpuOrigin, "room", noted)
+    with Launched(cuda):
+        offloaded.close()
+    assert len(seen) == 7
+    assert max(seen) <= whole + (2 << 14)
+
+
 @pytest.mark.long
 def test_no_room_on_the_host_for_what_comes_back(cuda, monkeypatch):
     """The contents stay where they are; closing again brings them back."""
@@ -231,8 +315,8 @@ def test_no_room_on_the_host_for_what_comes_back(cuda, monkeypatch):
     with Launched(cuda):
         offloaded = hosim.offload(model, small, hardware=machine(), budget="60%", device=unbounded(), **QUICK)
         with monkeypatch.context() as patch:
-            patch.setattr("hosim.lower.model_origins.CpuOrigin.room", lambda origin: (_ for _ in ()).throw(MemoryError))
-            with pytest.raises(ExecutionError, match="not all contents are back"):
+            patch.setattr(CpuOrigin, "room", full)
+            with pytest.raises(ExecutionError, match=r"not all contents are back; the host has no room for 'layers\.0\.weight', .*: free"):
                 offloaded.close()
             with pytest.raises(InputError, match="first close what"):
                 model.layers[0].weight.sum()

@@ -101,6 +101,25 @@ def test_the_host_waits_for_copies_that_its_budget_has_no_room_for(fake):
     assert within.held_bytes == free.allocated_bytes + 2 * 512 > within.allocated_bytes
 
 
+def test_what_a_dead_tensor_still_holds_counts(fake):
+    """Seven activations are copied, stay on the device, and die while copies, which are slow, still read them."""
+    model, x = Kept(), torch.ones(4, 16)
+    program, fake.ns_per_byte = program_of(model, x, "kept"), 1e6
+    graph, ways = program.graph, [t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "activation"]
+    stores = [CacheOp(STORE, t, "hbm", "ddr", graph.users[t][0]) for t in ways if len(graph.users[t]) == 3]
+    plan, device, values = Plan(graph, "copies", tuple(stores)), CudaDevice(machine()), values_of(program, model, x)
+    with Launched(fake), Executor(lowered(program, plan), machine(), device, 1 << 26) as executor:
+        executor.place({n: v for n, v in values.items() if v is not x})
+        for _ in range(3):  # the host never waits: what a run leaves behind is read in the next ones
+            assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], model(x))
+        assert device.memory.pending_bytes >= 3 * 6 * 512
+        device.budget_bytes = None
+        device.wait()
+        assert device._memory._pending_bytes == 0
+        assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], model(x))
+        assert device.memory.pending_bytes <= 7 * 512
+
+
 def test_an_op_without_room_is_done_again(fake):
     """A request that is refused once ends nothing where waiting for copies may make room; refused for good, it is one line."""
     wanted = PROGRAM.module(*values_of(PROGRAM, MODEL, X).values())[0]

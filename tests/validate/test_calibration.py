@@ -179,7 +179,7 @@ def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"format": "hosim.recording/2", "copies": []}, "expected a bandwidth sweep"),
+        ({"format": "hosim.recording/2", "copies": []}, "expected a file that `python -m hosim.gpu` writes"),
         ({"format": "hosim.gpu/1", "copies": [{"direction": "up", "bytes": 1, "ns": [1]}]}, r"copies\[0\]"),
         ({"format": "hosim.gpu/1", "copies": [{"direction": "h2d", "bytes": 0, "ns": [1]}]}, r"copies\[0\]"),
     ],

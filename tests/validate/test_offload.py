@@ -12,7 +12,7 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
 from hosim.importers.kineto import parse_kineto
-from hosim.validate.kit_files import bandwidth_sweep
+from hosim.validate.kit_files import BandwidthSweep, SweptCopies, bandwidth_sweep
 from hosim.validate.offload_prediction import Sizes, _memory, machine_of, plan_of, predict, predict_recording
 from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.recorded_step import last_step
@@ -22,10 +22,16 @@ US = 1000
 RESIDENT = {False: 820 * US, True: (820 + 10 + 1600 + 10 + 10 + 200 + 10) * US}
 
 
+def swept(speed, both=None):
+    """As :func:`recorded_toy.sweep`, as it is read."""
+    rows = sweep(speed, both)["copies"]
+    return BandwidthSweep(tuple(SweptCopies(row["direction"], row["pinned"], row["bytes"], tuple(row["ns"])) for row in rows))
+
+
 def predicted(scheme, *, train, kept=100_000, layer_parameters=1000, speed=1000, both=None, smallest=1):
     """``speed`` in bytes a microsecond."""
     step = last_step(parse_kineto(recorded(train, kept), "toy"))
-    return predict(step, Sizes(layer_parameters, smallest), machine_of(sweep(speed, both)), SCHEMES[scheme])
+    return predict(step, Sizes(layer_parameters, smallest), machine_of(swept(speed, both)), SCHEMES[scheme])
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -117,11 +123,8 @@ def test_keys_and_values_of_a_prefill_go_and_do_not_come_back():
 @given(st.lists(st.integers(1, 10**8), min_size=38, max_size=38), st.integers(10**6, 10**9))
 def test_whatever_was_measured_makes_a_machine(times, both):
     sizes = [1 << power for power in range(12, 31)]
-    rows = [
-        {"direction": d, "pinned": True, "bytes": s, "median_ns": t}
-        for (d, s), t in zip(product(("h2d", "d2h"), sizes), times, strict=True)
-    ]
-    machine = machine_of({"copies": [*rows, {"direction": "both", "pinned": True, "bytes": 1 << 30, "median_ns": both}]})
+    rows = [SweptCopies(d, True, s, (t,)) for (d, s), t in zip(product(("h2d", "d2h"), sizes), times, strict=True)]
+    machine = machine_of(BandwidthSweep((*rows, SweptCopies("both", True, 1 << 30, (both,)))))
     assert {channel.name for channel in machine.channels} >= {"h2d", "d2h"}
 
 
@@ -170,7 +173,7 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"expected a recording of hosim\.gpu, with its annotations"):
         last_step(parse_kineto(step(), "toy"))
     with pytest.raises(InputError, match="expected pinned copies of direction h2d"):
-        machine_of({"copies": []})
+        machine_of(BandwidthSweep(()))
 
 
 # ---- the plan of a scheme, and its changes of memory
@@ -320,7 +323,7 @@ def test_the_machine_of_a_sweep():
     """A curve's larger copy is never quicker than a smaller one; copies of pageable memory do not count; both ways, the largest counts."""
     rows = [("h2d", 30, 3, True), ("h2d", 10, 2, True), ("h2d", 20, 0, True), ("h2d", 40, 1, False), ("d2h", 10, 1, True)]
     rows += [("both", 5, 1, True), ("both", 9, 2, True), ("both", 7, 7, False)]
-    machine = machine_of({"copies": [dict(zip(("direction", "bytes", "median_ns", "pinned"), row, strict=True)) for row in rows]})
+    machine = machine_of(BandwidthSweep(tuple(SweptCopies(way, pinned, size, (time,)) for way, size, time, pinned in rows)))
     giga, instant, room = 10**9, 10**12, 1 << 50
     assert machine.channels == (
         Channel("h2d", "ddr", "hbm", 10 * giga, curve=((10, 5 * giga), (20, 10 * giga), (30, 10 * giga)), beside=(("d2h", 9 * giga // 2),)),
@@ -329,9 +332,9 @@ def test_the_machine_of_a_sweep():
         Channel("told", "seen", "hbm", instant),
     )
     assert machine.tiers == (Tier("hbm", room, instant, "device"), Tier("ddr", room, instant), Tier("seen", room, instant))
-    assert [channel.beside for channel in machine_of(sweep(1000)).channels] == [()] * 4  # as quick as alone
+    assert [channel.beside for channel in machine_of(swept(1000)).channels] == [()] * 4  # as quick as alone
     with pytest.raises(InputError) as caught:
-        machine_of({"copies": [row for row in sweep(1000)["copies"] if row["direction"] != "d2h"]})
+        machine_of(BandwidthSweep(tuple(row for row in swept(1000).copies if row.direction != "d2h")))
     assert str(caught.value) == "bandwidth.json: copies: expected pinned copies of direction d2h"
 
 
@@ -414,15 +417,26 @@ def test_a_folder_without_a_resident_run(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("key", "least"), [("bytes", 1), ("median_ns", 0)])
-def test_a_copy_of_nothing_is_refused(tmp_path, key, least):
-    """Its rate would be divided by its bytes; a clock may well say that a copy took no time."""
-    row = {"direction": "h2d", "bytes": 1, "median_ns": 0, "pinned": True}
+@pytest.mark.parametrize(
+    ("key", "bad", "place", "expected"),
+    [
+        ("bytes", 0, "bytes", "a whole number of at least 1"),
+        ("ns", [1, -1], "ns[1]", "a whole number of at least 0"),
+        ("ns", [], "ns", "a list of at least one time in ns"),
+        ("direction", "up", "direction", "one of h2d, d2h, both"),
+        ("pinned", 1, "pinned", "true or false"),
+    ],
+)
+def test_damaged_copies_of_a_sweep(tmp_path, key, bad, place, expected):
+    """A rate would be divided by no bytes; a clock may well say that a copy took no time."""
+    row = {"direction": "h2d", "bytes": 1, "ns": [0, 3, 2], "pinned": True}
     path = tmp_path / "bandwidth.json"
-    sweep = {"format": "hosim.gpu/1", "copies": [row, row]}
+    sweep = {"format": "hosim.gpu/1", "device": {"name": "GPU"}, "copies": [row, row]}
     path.write_text(json.dumps(sweep))
-    assert bandwidth_sweep(path) == sweep
-    path.write_text(json.dumps(sweep | {"copies": [row, row | {key: least - 1}]}))
+    copies = SweptCopies("h2d", True, 1, (0, 3, 2))
+    assert bandwidth_sweep(path) == BandwidthSweep((copies, copies), "GPU")
+    assert copies.median_ns == 2
+    path.write_text(json.dumps(sweep | {"copies": [row, row | {key: bad}]}))
     with pytest.raises(InputError) as refused:
         bandwidth_sweep(path)
-    assert str(refused.value) == f"{path}: copies[1].{key}: expected a whole number of at least {least}"
+    assert str(refused.value) == f"{path}: copies[1].{place}: expected {expected}"
