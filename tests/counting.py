@@ -29,3 +29,24 @@ def lines_run(function: Callable[..., object], *arguments: Any, **named: Any) ->
         if collecting:
             gc.enable()
     return count
+
+
+def calls_run(function: Callable[..., object], *arguments: Any, **named: Any) -> int:
+    """How many functions written in Python the call calls: less exact than lines, and a tenth of the work."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    collecting = gc.isenabled()
+    gc.disable()
+    sys.setprofile(profile)
+    try:
+        function(*arguments, **named)
+    finally:
+        sys.setprofile(before)
+        if collecting:
+            gc.enable()
+    return count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -78,13 +78,28 @@ def _beside(measured: Mapping[str, Any]) -> RenderableType:
     for key, found in figures.items():
         table.add_row(_LATENCIES[key], "measured", *(_time(value) for value in found["measured"].values()))
         table.add_row("", "simulated", *(_time(value) for value in found["simulated"].values()))
-        table.add_row(
-            "",
-            "error",
-            *(NOTHING if value is None else human_percent(value, 2, signed=True) for value in found["error"].values()),
-            end_section=True,
-        )
-    return table
+        rows = [("error", found["error"]), *([(f"as the first {measured['skipped']:,}", found["rival"])] if "rival" in found else [])]
+        for number, (name, errors) in enumerate(rows, 1):
+            table.add_row("", name, *map(_error, errors.values()), end_section=number == len(rows))
+    return Group(table, *_throughput(measured))
+
+
+def _throughput(measured: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Tokens of answers each second, from the first of these arrivals to the last token."""
+    found = measured.get("throughput")
+    if found is None or found["measured"]["output_tokens_per_s"] is None:
+        return
+    real, ours, error = (found[name]["output_tokens_per_s"] for name in ("measured", "simulated", "error"))
+    said = f"throughput: {real:,.0f} tokens/s measured, {ours:,.0f} simulated: {_error(error)}"
+    if "rival" in found:
+        said += f" ({_error(found['rival']['output_tokens_per_s'])} as the first {measured['skipped']:,})"
+    yield paragraph(said)
+    if "rival" in found:
+        yield paragraph(f"'as the first {measured['skipped']:,}' is the error of who says that the others are served as these were")
+
+
+def _error(value: float | None) -> str:
+    return NOTHING if value is None else human_percent(value, 2, signed=True)
 
 
 def _names(statistics: Mapping[str, Any]) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hosim.errors import InputError
 from hosim.io.bounded import read_bytes
@@ -27,13 +29,14 @@ _FIGURES = ("ttft_ns", "tpot_ns", "latency_ns")
 class MeasuredRequests:
     """By request, in nanoseconds: from the queue to the first token, each token after it, and from the queue to the last token.
 
-    ``output_tokens`` are the tokens of its answer.
+    ``output_tokens`` are the tokens of its answer, and ``queued_ns`` when it came to the queue.
     """
 
     ttft_ns: tuple[float, ...]
     tpot_ns: tuple[float, ...]
     latency_ns: tuple[float, ...]
     output_tokens: tuple[int, ...]
+    queued_ns: tuple[float, ...]
 
 
 def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
@@ -64,7 +67,8 @@ def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
         rows = [row for _, row in sorted(zip(numbers, rows, strict=True))]
     first = tuple((one - queued) * 1e9 for queued, one, _, _ in rows)
     each = tuple((last - one) * 1e9 / (tokens - 1) if tokens > 1 else float("nan") for _, one, last, tokens in rows)
-    return MeasuredRequests(first, each, tuple((last - queued) * 1e9 for queued, _, last, _ in rows), tuple(int(row[3]) for row in rows))
+    whole = tuple((last - queued) * 1e9 for queued, _, last, _ in rows)
+    return MeasuredRequests(first, each, whole, tuple(int(row[3]) for row in rows), tuple(row[0] * 1e9 for row in rows))
 
 
 def as_served(measured: MeasuredRequests, rows: RequestRows) -> MeasuredRequests:
@@ -79,8 +83,9 @@ def as_served(measured: MeasuredRequests, rows: RequestRows) -> MeasuredRequests
         places = [among[place] for place in places]
     elif len(measured.output_tokens) != rows.count:
         raise InputError(f"{len(measured.output_tokens):,} measured requests, but {len(places):,} are served", source="measured")
-    first, each, last = (tuple(of[place] for place in places) for of in (measured.ttft_ns, measured.tpot_ns, measured.latency_ns))
-    return MeasuredRequests(first, each, last, tuple(measured.output_tokens[place] for place in places))
+    times = (measured.ttft_ns, measured.tpot_ns, measured.latency_ns, measured.queued_ns)
+    first, each, last, queued = (tuple(of[place] for place in places) for of in times)
+    return MeasuredRequests(first, each, last, tuple(measured.output_tokens[place] for place in places), queued)
 
 
 def check_measured(requests: Sequence[Request], measured: MeasuredRequests, skipped: int) -> None:
@@ -99,21 +104,48 @@ def check_measured(requests: Sequence[Request], measured: MeasuredRequests, skip
             )
 
 
-def beside_measured(served: Served, measured: MeasuredRequests, skipped: int = 0) -> dict[str, dict[str, dict[str, float | None]]]:
+def beside_measured(served: Served, measured: MeasuredRequests, skipped: int = 0) -> dict[str, dict[str, Any]]:
     """Statistics of each latency of all requests but the first ``skipped``: measured, simulated, and the signed relative error.
 
-    Raises :class:`InputError` as :func:`check_measured` does.
+    ``throughput`` has ``output_tokens_per_s`` of these requests, from the arrival of the first of them to the last token. ``rival`` is the
+    error of who says that they are served as the first ``skipped`` were. Raises :class:`InputError` as :func:`check_measured` does.
     """
     check_measured(served.requests, measured, skipped)
     frame = served.frame()
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for figure in _FIGURES:
-        theirs = np.array(getattr(measured, figure)[skipped:])
+        theirs = np.array(getattr(measured, figure))
         ours = frame[figure].to_numpy(float)[skipped:]
-        got, said = statistics(theirs[~np.isnan(theirs)]), statistics(ours[~np.isnan(ours)])
-        errors = {name: None if not got[name] else (said[name] or 0.0) / (got[name] or 1.0) - 1 for name in got}
-        found[figure] = {"measured": got, "simulated": said, "error": errors}
+        got, said = _statistics(theirs[skipped:]), _statistics(ours)
+        found[figure] = {"measured": got, "simulated": said, "error": _errors(said, got)}
+        if skipped:
+            found[figure]["rival"] = _errors(_statistics(theirs[:skipped]), got)
+    tokens, arrival = np.array(measured.output_tokens), np.array(measured.queued_ns)
+    ended = arrival + np.array(measured.latency_ns)
+    theirs_per_s = _tokens_per_s(tokens[skipped:], arrival[skipped:], ended[skipped:])
+    own = (frame[name].to_numpy(float)[skipped:] for name in ("arrival_ns", "last_token_ns"))
+    rates = {"measured": theirs_per_s, "simulated": _tokens_per_s(tokens[skipped:], *own)}
+    if skipped:
+        rates["rival"] = _tokens_per_s(tokens[:skipped], arrival[:skipped], ended[:skipped])
+    named: dict[str, dict[str, float | None]] = {name: {"output_tokens_per_s": rate} for name, rate in rates.items()}
+    wrong = {name: _errors(named[of], named["measured"]) for name, of in (("error", "simulated"), ("rival", "rival")) if of in named}
+    found["throughput"] = {**{name: named[name] for name in ("measured", "simulated")}, **wrong}
     return found
+
+
+def _statistics(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
+    return statistics(values[~np.isnan(values)])
+
+
+def _errors(said: Mapping[str, float | None], got: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Signed relative errors; ``None`` where nothing was measured."""
+    return {name: None if not got[name] else (said[name] or 0.0) / (got[name] or 1.0) - 1 for name in got}
+
+
+def _tokens_per_s(tokens: npt.NDArray[Any], arrival: npt.NDArray[np.float64], ended: npt.NDArray[np.float64]) -> float | None:
+    """Tokens of answers from the first arrival to the last token."""
+    span = float(ended.max() - arrival.min())
+    return float(tokens.sum()) / span * 1e9 if span > 0 else None
 
 
 def fitted_overhead_ns(serve: Callable[[int], Served], measured: MeasuredRequests, first: int) -> int:

@@ -227,12 +227,12 @@ def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
     (tmp_path / "requests.jsonl").write_text(lines(*named))
     asked = read_request_rows(tmp_path / "requests.jsonl")
     assert (asked.places, asked.count, asked.unanswered) == ((2, 0), 3, 1)
-    answered = MeasuredRequests((1.0, 3.0), (1.5, 3.5), (10.0, 30.0), (7, 9))
-    every = MeasuredRequests((1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (10.0, 20.0, 30.0), (7, 4, 9))
-    expected = MeasuredRequests((3.0, 1.0), (3.5, 1.5), (30.0, 10.0), (9, 7))
+    answered = MeasuredRequests((1.0, 3.0), (1.5, 3.5), (10.0, 30.0), (7, 9), (0.0, 2.0))
+    every = MeasuredRequests((1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (10.0, 20.0, 30.0), (7, 4, 9), (0.0, 1.0, 2.0))
+    expected = MeasuredRequests((3.0, 1.0), (3.5, 1.5), (30.0, 10.0), (9, 7), (2.0, 0.0))
     assert as_served(answered, asked) == as_served(every, asked) == expected
     with pytest.raises(InputError, match="measured: 1 measured requests, but 2 are served"):
-        as_served(MeasuredRequests((1.0,), (1.0,), (1.0,), (7,)), asked)
+        as_served(MeasuredRequests((1.0,), (1.0,), (1.0,), (7,), (0.0,)), asked)
 
 
 def test_the_overhead_of_a_server_is_found_again():
@@ -243,10 +243,20 @@ def test_the_overhead_of_a_server_is_found_again():
         return serve_requests(requests, EngineLimits(64, 8, 4), 1000, lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns)
 
     frame = run(3_000_000).frame()
-    real = MeasuredRequests(*(tuple(frame[name]) for name in ("ttft_ns", "tpot_ns", "latency_ns")), tuple(frame["output_tokens"]))
+    real = MeasuredRequests(
+        *(tuple(frame[name]) for name in ("ttft_ns", "tpot_ns", "latency_ns")), tuple(frame["output_tokens"]), tuple(frame["arrival_ns"])
+    )
     found = fitted_overhead_ns(run, real, 5)
     assert found == pytest.approx(3_000_000, abs=10_000)
-    errors = beside_measured(run(found), real, 5)["latency_ns"]["error"]
+    beside = beside_measured(run(found), real, 5)
+    # the second half by hand: 40 tokens from its first arrival to its last token
+    rate = 40 / (frame["last_token_ns"].max() - frame["arrival_ns"][5]) * 1e9
+    assert beside["throughput"]["measured"]["output_tokens_per_s"] == pytest.approx(rate)
+    assert beside["throughput"]["error"]["output_tokens_per_s"] == pytest.approx(0, abs=0.005)
+    mean = frame["latency_ns"].groupby(frame.index < 5).mean()
+    assert beside["latency_ns"]["rival"]["mean"] == pytest.approx(mean[True] / mean[False] - 1)
+    assert "rival" not in beside_measured(run(found), real)["latency_ns"]
+    errors = beside["latency_ns"]["error"]
     assert all(abs(error) < 0.005 for error in errors.values())
     assert fitted_overhead_ns(lambda ns: run(ns + 5_000_000), real, 5) == 0
     with pytest.raises(
