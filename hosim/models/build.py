@@ -107,6 +107,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_schedule(given, config, run)
     _check_data(given, run)
     _check_sequence_parallel(config, run)
+    _check_context_parallel(config, run)
     _check_packed(config, run)
     if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
         run = replace(run, packed="experts")
@@ -239,7 +240,7 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError("only phase=train has collectives between devices of different batches", where="data")
     if run.data > 1 and run.expert > 1:
         raise InputError("devices of different batches work with each expert on all of them", where="data")
-    if run.zero and run.data == 1:
+    if run.zero and run.replicas == 1:
         raise InputError("one device shares nothing; give data, too", where="zero")
     for key in ("reshard", "prefetch", "shards_home"):
         if key in given and run.zero < 3:
@@ -265,6 +266,24 @@ def _check_sequence_parallel(config: Layered, run: Run) -> None:
         raise InputError(f"{run.tensor} devices cannot share {run.sequence} tokens evenly", where=where)
     if run.zero >= 2:
         raise InputError("works with zero=0 and zero=1", where=where)
+
+
+def _check_context_parallel(config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` unless devices can share the tokens of a sequence."""
+    if run.context_parallel == 1:
+        return
+    where = "context_parallel"
+    if not run.training:
+        raise InputError("works for phase=train only", where=where)
+    heads = run.attention == "causal" and not getattr(config, "kv_lora_rank", 0) and not getattr(config, "sliding_window", 0)
+    if not heads or getattr(config, "attention_sinks", False):
+        raise InputError("works with attention: causal over heads of keys, without a sliding window and sinks", where=where)
+    if run.sequence % (2 * run.context_parallel):
+        raise InputError(f"{run.context_parallel} devices cannot share {run.sequence} tokens evenly in two chunks each", where=where)
+    if run.selective:
+        raise InputError("works without selective recomputation", where=where)
+    if run.expert > 1 or run.sequence_parallel:
+        raise InputError("works with each expert on all devices, and without sequence_parallel", where=where)
 
 
 def _check_packed(config: Layered, run: Run) -> None:

@@ -109,6 +109,9 @@ class Run:
     ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
     2023), in training; the tokens of all are kept where a product reads them.
 
+    ``context_parallel``: devices that share the tokens of each sequence (:mod:`hosim.models.ring_attention`), in training. They share
+    gradients, states and parameters as ``data`` devices do, with which they are multiplied.
+
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
     interleaved one cuts the layers of a device.
@@ -153,6 +156,7 @@ class Run:
     stage: int = 0
     link_bytes_per_s: int | None = None
     sequence_parallel: bool = False
+    context_parallel: int = 1
     micro_batches: int | None = None
     schedule: str = "1f1b"
     chunks: int = 1
@@ -196,8 +200,13 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence that pass through the layers."""
-        return 1 if self.phase == "decode" else self.sequence
+        """Tokens of one sequence that pass through the device's layers."""
+        return 1 if self.phase == "decode" else self.sequence // self.context_parallel
+
+    @property
+    def replicas(self) -> int:
+        """Devices that have the same parameters and other tokens."""
+        return self.data * self.context_parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from hosim.models.kv_cache import Cache, make_blocks, make_cache
 from hosim.models.mlp import feed_forward, mixture
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, rms_norm
+from hosim.models.ring_attention import ring_attention
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
 
@@ -202,9 +203,13 @@ def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Pos
         select_blocks(t, run, q, kv_heads)
         drops, window = config.attention_dropout > 0, keys_read(config, run)
         extra = (*extra, *shared.slopes, *sinks(t, config, run))
-        y = attention(
-            t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window, library=run.attention_kernel
-        )
+        if run.context_parallel > 1:
+            y = ring_attention(t, run, q, k, v)
+        else:
+            library = run.attention_kernel
+            y = attention(
+                t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window, library=library
+            )
     y = projected(t, run, names.out, y.view(batch, tokens, heads * width), hidden, bias=config.out_bias)
     return all_reduced(t, run, y)
 

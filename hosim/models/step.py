@@ -32,8 +32,9 @@ def step(
     summed_at_both_ends(t, config, run)
     if not apart:
         summed_over_tokens(t, config, run)
-    if run.data > 1:
-        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], run), ()
+    if run.replicas > 1:
+        shared = replace(run, data=run.replicas)
+        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared), ()
     if run.optimizer == "adamw":
         adamw(t, run, t.learned(), master=run.dtype != "fp32")
     graph = t.build()
