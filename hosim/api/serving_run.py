@@ -16,6 +16,7 @@ from hosim.serving.request import Request
 from hosim.units import parse_time
 
 if TYPE_CHECKING:
+    from hosim.serving.kv_link import KvLink
     from hosim.serving.kv_setup import KvSetup
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.request_files import RequestRows
@@ -44,6 +45,9 @@ def serve(
     kv: str | None = None,
     preemption: str = "recompute",
     scheduling_policy: str = "fcfs",
+    prefill_instances: int = 0,
+    decode_instances: int = 0,
+    kv_link: str | None = None,
 ) -> Served:
     """Serve requests over time on one engine, or on several, with a paged key-value cache, as vLLM does.
 
@@ -90,6 +94,13 @@ def serve(
     scheduling_policy
         Who goes first: ``"fcfs"`` (first come, first served), or ``"priority"``: the request whose priority is least, then whoever came
         first.
+    prefill_instances
+        Engines that only prefill, if others decode; instead of ``instances``.
+    decode_instances
+        Engines that only decode: a request's cache is transferred to one of them when its prompt has been computed.
+    kv_link
+        What it is transferred over: ``"links"`` between devices, a tier that all engines share, or what each device sends and receives,
+        such as ``"50 GB/s"``; by default the links if one host has all engines, and else a tier.
 
     Returns
     -------
@@ -115,6 +126,7 @@ def serve(
     ([3, 2], 0)
     """
     from hosim.serving.asked_requests import asked_requests
+    from hosim.serving.disaggregated import serve_disaggregated
     from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks
     from hosim.serving.instances import serve_on_instances
@@ -144,6 +156,8 @@ def serve(
     rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
     unanswered, listed = (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
     tiers = _tiers(kv, preemption, modelled, block_tokens)
+    count = within("devices", whole(instances, "instances", 1), source="instances")
+    link = _link(kv_link, count, prefill_instances, decode_instances, modelled, block_tokens)
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
     if not limits.by_priority and (urgent := next((i for i, one in enumerate(listed) if one.priority), None)) is not None:
@@ -158,9 +172,12 @@ def serve(
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
-    count = within("devices", whole(instances, "instances", 1), source="instances")
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
+    if link is not None:
+        about |= {"instances": prefill_instances + decode_instances, "router": router}
+        found = serve_disaggregated(listed, limits, held, time_of, decode_instances, ROUTERS[router], link, ahead=ahead, kv=tiers)
+        return replace(found, about=about)
     if count == 1:
         return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers), about=about)
     about |= {"instances": count, "router": router}
@@ -178,6 +195,27 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
         return None
     block_bytes = block_tokens * modelled.cache_bytes_per_token
     return kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps)
+
+
+def _link(text: str | None, instances: int, prefills: int, decodes: int, modelled: ModelledIterations, block_tokens: int) -> KvLink | None:
+    """The way of caches from engines that prefill to those that decode, if these are others."""
+    from hosim.serving.kv_link import kv_link
+
+    for name, value in (("prefill_instances", prefills), ("decode_instances", decodes)):
+        within("devices", whole(value, name, 0), source=name)
+    if not prefills and not decodes:
+        if text is not None:
+            raise InputError(
+                "caches are transferred to engines that decode: ask for prefill_instances and decode_instances", source="kv_link"
+            )
+        return None
+    if not prefills or not decodes:
+        missing = "decode_instances" if prefills else "prefill_instances"
+        raise InputError("expected at least 1 engine beside those of the other kind, got 0", source=missing)
+    if instances > 1:
+        raise InputError("leave out one of instances, and prefill_instances with decode_instances", source="instances")
+    asked = None if text is None else named(text, "kv_link").strip()
+    return kv_link(asked, modelled.hardware, modelled.devices, prefills, decodes, block_tokens * modelled.cache_bytes_per_token)
 
 
 def _nanoseconds(overhead: int | str) -> int:

@@ -91,6 +91,20 @@ SchedulingPolicy = Annotated[
         autocompletion=_scheduling_policies,
     ),
 ]
+PrefillInstances = Annotated[
+    int, typer.Option("--prefill-instances", metavar="N", min=0, help="Engines that only prefill; others decode (--decode-instances).")
+]
+DecodeInstances = Annotated[
+    int, typer.Option("--decode-instances", metavar="N", min=0, help="Engines that only decode, to which caches are transferred.")
+]
+KvLink = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-link",
+        metavar="LINK",
+        help="What caches are transferred over: links, a tier that all engines share, or what a device sends, as in 50GB/s.",
+    ),
+]
 Within = Annotated[
     str | None,
     typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
@@ -118,6 +132,9 @@ def serve(
     kv: Kv = None,
     preemption: Preemption = "recompute",
     scheduling_policy: SchedulingPolicy = "fcfs",
+    prefill_instances: PrefillInstances = 0,
+    decode_instances: DecodeInstances = 0,
+    kv_link: KvLink = None,
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
@@ -175,6 +192,9 @@ def serve(
             kv=kv,
             preemption=preemption,
             scheduling_policy=scheduling_policy,
+            prefill_instances=prefill_instances,
+            decode_instances=decode_instances,
+            kv_link=kv_link,
         )
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):

@@ -52,6 +52,10 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     if "instances" in data:
         held += " (of one engine)"
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
+    if "kv_transfer" in data:
+        from hosim.report import kv_tables
+
+        parts.append(kv_tables.transferred(data["kv_transfer"]))
     if "kv" in data:
         from hosim.report import kv_tables
 
@@ -61,6 +65,8 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
 
 def _engines(data: Mapping[str, Any]) -> str:
     several = f"{data['instances']} x " if "instances" in data else ""
+    if "kv_transfer" in data:
+        several = f"{data['kv_transfer']['prefill_instances']} (prefill) and {data['kv_transfer']['decode_instances']} (decode) x "
     return f"{several}{data['hardware']}" + (f" behind {data['router']}" if several else "")
 
 

@@ -18,7 +18,8 @@ _REQUESTS, _ENGINES = 1, 2
 def serving_trace(served: Served) -> dict[str, Any]:
     """The trace: a slice for each iteration, counters of who runs, who waits and the blocks that are held, and each request.
 
-    A request is an asynchronous slice from its arrival to its last token, within which it is queued, prefilled and decoded.
+    A request is an asynchronous slice from its arrival to its last token, within which it is queued, prefilled and decoded, and between the
+    two transferred, if others decode.
     """
     events = [named("process_name", _REQUESTS, 0, "requests")]
     timed: list[tuple[int, _Event]] = []
@@ -58,6 +59,9 @@ def _request(served: Served, number: int) -> Iterator[tuple[int, _Event]]:
     request, scheduled, tokens = served.requests[number], served.scheduled_ns[number], served.token_ns[number]
     args = {"prompt_tokens": request.prompt_tokens, "output_tokens": request.output_tokens}
     phases = [("queued", request.arrival_ns, scheduled), ("prefill", scheduled, tokens[0]), ("decode", tokens[0], tokens[-1])]
+    if served.handed is not None:
+        end, there = served.handed.prefilled_ns[number], served.handed.transferred_ns[number]
+        phases[1:] = [("prefill", scheduled, end), ("transfer", end, there), ("decode", there, tokens[-1])]
     for name, start, end, own in [(f"request {number}", request.arrival_ns, tokens[-1], args), *((*phase, {}) for phase in phases)]:
         if start < end:
             both = {"name": name, "cat": "request", "id": number, "pid": _REQUESTS, "tid": 0}

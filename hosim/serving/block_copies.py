@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import count
 
 from hosim.costmodel.transfer_time import is_pageable
@@ -11,9 +12,10 @@ from hosim.engine.channels import ChannelQueue, IssuedTransfer, build_channels
 from hosim.engine.clock import SteppedClock
 from hosim.engine.compiled_plan import Hop
 from hosim.engine.link_groups import drive_channels
-from hosim.hardware import Hardware
+from hosim.hardware import Channel, Fabric, Hardware
 
 KIND = "kv_cache"
+_OUT, _IN = "links to engines", "links from engines"
 
 
 class Awaited:
@@ -38,26 +40,89 @@ class Awaited:
             call()
 
 
+def when_over(after: Iterable[Awaited], call: Callable[[], None]) -> None:
+    """Call once all of ``after`` are over."""
+    missing = [one for one in dict.fromkeys(after) if not one.over]
+    left = len(missing)
+
+    def passed() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            call()
+
+    for one in missing:
+        one.then(passed)
+    if not missing:
+        call()
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The first ``senders`` engines send to those that follow.
+
+    They do so over links of ``bandwidth`` bytes per second a device, in each direction, or through ``tier``.
+    """
+
+    senders: int
+    bandwidth: int | None = None
+    tier: str = ""
+
+
 class EngineChannels:
     """The channels of several engines' devices, by engine; ``machine`` has the devices of one engine.
 
     All devices of an engine copy the same at the same time, and share what they share evenly. Each host has ``per_host`` engines (``None``:
-    one host has all), which share the links of the host; all share those of all hosts. Transfers start in order of issue.
+    one host has all), which share the links of the host; all share those of all hosts. Transfers start in order of issue. With ``peers``
+    there is a way from each that sends to each that receives: it takes its part of a sender's way out and of a receiver's way in, or of
+    the channels to and from the tier, beside their own copies.
     """
 
-    def __init__(self, clock: SteppedClock, machine: Hardware, engines: int = 1, per_host: int | None = None) -> None:
+    def __init__(
+        self, clock: SteppedClock, machine: Hardware, engines: int = 1, per_host: int | None = None, peers: Peers | None = None
+    ) -> None:
+        if peers is not None and peers.bandwidth is not None:
+            links = (Fabric(name, peers.bandwidth, (), "device") for name in (_OUT, _IN))
+            machine = replace(machine, fabrics=(*machine.fabrics, *links))
         self.machine = machine
         self.clock = clock
         self.places = replace(machine, devices=engines, devices_per_host=per_host)
         """Each engine as one device, by which shared tiers and links are found."""
         self.channels = [build_channels(self.places, engine) for engine in range(engines)]
+        self.ways: dict[tuple[int, int], ChannelQueue] = {}
+        """The channel from a sender to a receiver."""
+        self._legs: list[tuple[Channel, ...]] = [(channel,) for channel in machine.channels]
         self._number = count()
         self._waiting: dict[int, Awaited] = {}
-        every = [channel for own in self.channels for channel in own]
+        if peers is not None:
+            self._join(peers)
+        every = [channel for own in self.channels for channel in own] + list(self.ways.values())
+        self._of_engine = [[*own, *(way for (sender, _), way in self.ways.items() if sender == i)] for i, own in enumerate(self.channels)]
         for channel in every:
             channel.ended = self._ended
         self._groups = list(dict.fromkeys(drive_channels(every, machine, clock, divided=True).values()))
         clock.settle = self._settle
+
+    def _join(self, peers: Peers) -> None:
+        """Make a way from each sender to each receiver; their ``index`` stands behind those of the machine's channels."""
+        index = len(self._legs)
+        legs: tuple[Channel, ...] = ()
+        if peers.bandwidth is None:
+            joined, device = self.machine.channel_between, self.machine.device_tier
+            legs = joined[device, peers.tier], joined[peers.tier, device]
+        self._legs.append(legs)
+        places = [self.machine.channels.index(leg) for leg in legs]
+        for sender in range(peers.senders):
+            for receiver in range(peers.senders, len(self.channels)):
+                if peers.bandwidth is None:
+                    ends = [self.channels[engine][place] for engine, place in zip((sender, receiver), places, strict=True)]
+                    links = tuple(dict.fromkeys(link for end in ends for link in end.links))
+                    bandwidth, latency = min(end.bandwidth for end in ends), sum(end.latency for end in ends)
+                else:
+                    links, bandwidth, latency = (("fabric", _OUT, sender), ("fabric", _IN, receiver)), peers.bandwidth, 0
+                way = ChannelQueue(index, "", bandwidth, latency, 1, links, sender)
+                way.has_overheads = any(self.channels[0][place].has_overheads for place in places)
+                self.ways[sender, receiver] = way
 
     def issue(self, channel: ChannelQueue, source: str, destination: str, size: int, copy: Awaited) -> None:
         """Queue a transfer of ``size`` bytes, which ends ``copy``."""
@@ -76,16 +141,21 @@ class EngineChannels:
         """The end of an instant: transfers start in order of issue, and rates are set."""
         engines, now = sorted(self.clock.unsettled), self.clock.time
         self.clock.unsettled.clear()
-        free = [channel for i in engines for channel in self.channels[i] if channel.queue and channel.running < channel.engines]
+        free = [channel for i in engines for channel in self._of_engine[i] if channel.queue and channel.running < channel.engines]
         while free:
             channel = min(free, key=lambda one: one.queue[0].sequence)
-            own = self.machine.channels[channel.index]
-            channel.begin(now, own.ceiling(channel.queue[0].size, is_pageable(self.machine, own, KIND)) if channel.has_overheads else None)
+            channel.begin(now, self._ceiling(channel) if channel.has_overheads else None)
             if not channel.queue or channel.running >= channel.engines:
                 free.remove(channel)
         for group in self._groups:
             if group.dirty:
                 group.settle(now)
+
+    def _ceiling(self, channel: ChannelQueue) -> Fraction | None:
+        """What the head of a queue reaches at most."""
+        size = channel.queue[0].size
+        found = [leg.ceiling(size, is_pageable(self.machine, leg, KIND)) for leg in self._legs[channel.index]]
+        return min([ceiling for ceiling in found if ceiling is not None], default=None)
 
     def _ended(self, transfer: IssuedTransfer) -> None:
         channel = transfer.channel
@@ -116,23 +186,8 @@ class BlockCopies:
 
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
-        copy = Awaited()
-        missing = [one for one in dict.fromkeys(after) if not one.over]
-        left = len(missing)
-
-        def passed() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._issue(source, destination, blocks, copy)
-
-        for one in missing:
-            one.then(passed)
-        if not missing:
-            self._issue(source, destination, blocks, copy)
-        return copy
-
-    def _issue(self, source: str, destination: str, blocks: int, copy: Awaited) -> None:
         joined = self.machine.channel_between[source, destination]
         channel = self.channels[self.machine.channels.index(joined)]
-        self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy)
+        copy = Awaited()
+        when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy))
+        return copy

@@ -94,6 +94,10 @@ class BlockPool:
             taken.append(block)
         return taken
 
+    def receive(self, count: int) -> tuple[list[int], list[Awaited]]:
+        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over before they can be written."""
+        return self.take(count), []
+
     def name(self, block: int, key: Hashable) -> None:
         """Say what a full block holds. If another block holds the same, that one keeps the name."""
         if key not in self._block_of and block not in self._key_of:

@@ -13,7 +13,7 @@ from hosim.serving.block_copies import Awaited
 from hosim.serving.kv_figures import KvFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
+from hosim.serving.scheduler import EngineLimits, HandedOver, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
 from hosim.serving.tiered_pool import TieredPool
 
@@ -63,7 +63,7 @@ def figures_below(kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, 
     schedulers = [engine.scheduler for engine in engines]
     pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
     peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
-    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in engines[0].stall_ns}
+    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in ("evictions", "loads")}
     waits = [wait for scheduler in schedulers for wait in scheduler.load_waits_ns]
     return kv_figures(kv.policy, pools, limits.block_tokens, peak, stalls, waits, sum(s.swaps for s in schedulers), end_ns)
 
@@ -82,7 +82,15 @@ def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: Engine
 class Engine:
     """One engine: its iterations as a process of the simulation, and when requests were scheduled and got their tokens."""
 
-    def __init__(self, env: simpy.Environment, requests: Sequence[Request], scheduler: Scheduler, time_of: IterationTime) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        requests: Sequence[Request],
+        scheduler: Scheduler,
+        time_of: IterationTime,
+        hand_over: Callable[[int, list[int]], None] | None = None,
+    ) -> None:
+        self._hand_over = hand_over
         self._env = env
         self._requests = requests
         self.scheduler = scheduler
@@ -92,8 +100,8 @@ class Engine:
         self.scheduled_ns = [-1] * len(requests)
         self.token_ns: list[list[int]] = [[] for _ in requests]
         self.samples: list[Sample] = []
-        self.stall_ns = {"evictions": 0, "loads": 0}
-        scheduler.on_load(self._wake)
+        self.stall_ns = {"evictions": 0, "loads": 0, "kv_transfer": 0}
+        scheduler.on_load(self.wake)
 
     @property
     def _now(self) -> int:
@@ -106,10 +114,10 @@ class Engine:
                 yield self._env.timeout(request.arrival_ns - self._now)
             self.offer(number)
 
-    def offer(self, number: int) -> None:
-        """A request has come to this engine."""
-        self.scheduler.add(number)
-        self._wake()
+    def offer(self, number: int, handed: HandedOver | None = None) -> None:
+        """A request has come to this engine, from another one if it was ``handed`` over."""
+        self.scheduler.add(number, handed)
+        self.wake()
 
     def in_turn(self) -> Generator[simpy.Event, Any, None]:
         """An iteration is scheduled when the one before has ended."""
@@ -140,24 +148,24 @@ class Engine:
                 yield from self._through(gates)
                 pending = iteration, self._begin(iteration, sample)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Something arrived: a request, or blocks."""
         changed, self._changed = self._changed, self._env.event()
         changed.succeed()
 
     def _idle(self) -> Generator[simpy.Event, Any, None]:
         """Wait for something to do."""
-        since = self._now
+        since, receives = self._now, self.scheduler.receives
         yield self._changed
         if self.scheduler.running:  # their blocks are on their way
-            self.stall_ns["loads"] += self._now - since
+            self.stall_ns["kv_transfer" if receives else "loads"] += self._now - since
 
     def _through(self, gates: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
         """Wait until blocks can be written."""
         since = self._now
         for gate in gates:
             if not gate.over:
-                gate.then(self._wake)
+                gate.then(self.wake)
             while not gate.over:
                 yield self._changed
         self.stall_ns["evictions"] += self._now - since
@@ -179,6 +187,11 @@ class Engine:
     def _finish(self, iteration: Iteration) -> None:
         self.scheduler.ended()
         for number in iteration.emits:
+            if self._hand_over is not None:
+                blocks = self.scheduler.prefilled(number)
+                if blocks is not None:
+                    self._hand_over(number, blocks)
+                continue
             tokens = self.token_ns[number]
             tokens.append(self._now)
             if len(tokens) == self._requests[number].output_tokens:

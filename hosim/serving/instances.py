@@ -41,7 +41,7 @@ def serve_on_instances(
     check_room(requests, schedulers[0], limits)
     engines = [Engine(env, requests, scheduler, time_of) for scheduler in schedulers]
     chosen: list[int] = []
-    env.process(_arrivals(env, requests, engines, schedulers, router, chosen))
+    env.process(arrivals(env, requests, engines, schedulers, router, chosen))
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
@@ -59,7 +59,7 @@ def serve_on_instances(
     )
 
 
-def _arrivals(
+def arrivals(
     env: simpy.Environment,
     requests: Sequence[Request],
     engines: Sequence[Engine],

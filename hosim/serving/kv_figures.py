@@ -66,6 +66,36 @@ class KvFigures:
         return data
 
 
+@dataclass(frozen=True, slots=True)
+class KvTransferFigures:
+    """What went over ``link`` from engines that prefill to those that decode, and how many of either there are.
+
+    ``transfers``, ``bytes`` (of each device) and ``busy_ns`` are sums over all pairs of engines. ``wait_ns`` is the sum of what requests
+    waited from the end of their prefill until their blocks were there, and ``queue_ns`` the part of it in the queue of the other engine.
+    During ``stall_ns`` engines that decode computed nothing, as all that ran there waited for blocks.
+    """
+
+    link: str
+    prefill_instances: int
+    decode_instances: int
+    transfers: int
+    bytes: int
+    busy_ns: int
+    wait_ns: int
+    queue_ns: int
+    stall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOvers:
+    """Of each request the engine that prefilled it, when that was done, and when its blocks were on the other engine; and the figures."""
+
+    prefill_instances: tuple[int, ...]
+    prefilled_ns: tuple[int, ...]
+    transferred_ns: tuple[int, ...]
+    figures: KvTransferFigures
+
+
 def kv_figures(
     policy: str,
     pools: Sequence[TieredPool],

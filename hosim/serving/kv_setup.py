@@ -32,10 +32,13 @@ class KvSetup:
     swaps: bool = False
     per_host: int | None = None
 
-    def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1) -> list[TieredPool]:
-        """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share."""
+    def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1, channels: EngineChannels | None = None) -> list[TieredPool]:
+        """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share.
+
+        ``channels`` are those of the engines, if there are some already.
+        """
         policy, parameters = kv_policy(self.policy)
-        channels = EngineChannels(clock, self.machine, engines, self.per_host)
+        channels = channels or EngineChannels(clock, self.machine, engines, self.per_host)
         stores: dict[tuple[str, int], BlockTier] = {}
         ticks = count()
         pools = []
@@ -71,8 +74,12 @@ def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swap
                 f"expected at most the {whole:,} B that {hardware.name} has of {name}, got {size:,} B", source="kv", where="tiers"
             )
         tiers.append((name, (mine if size is None else size // devices) // block_bytes))
-    per_host = None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
-    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps, per_host)
+    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps, engines_per_host(hardware, devices))
+
+
+def engines_per_host(hardware: Hardware, devices: int) -> int | None:
+    """How many engines of so many devices each host has; ``None``: one host has all."""
+    return None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
 
 
 def _asked(text: str, machine: Hardware) -> dict[str, int | None]:

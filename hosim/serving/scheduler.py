@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import Protocol
 
 from hosim.serving.block_copies import Awaited
-from hosim.serving.block_pool import BlockPool
+from hosim.serving.block_pool import BlockPool, Reach
 from hosim.serving.request import Request
 from hosim.serving.tiered_pool import TieredPool
 from hosim.serving.waiting_queue import WaitingByPriority
@@ -62,10 +63,30 @@ class Iteration:
         return self.decodes + len(self.prefills)
 
 
+class HandedOver(Protocol):
+    """A prompt that another engine has computed, whose blocks can be fetched."""
+
+    def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
+        """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""
+
+
 class _Sequence:
     """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
 
-    __slots__ = ("admitted", "blocks", "computed", "loads", "named", "number", "prefetched", "request", "swapped", "tokens", "wanted")
+    __slots__ = (
+        "admitted",
+        "blocks",
+        "computed",
+        "handed",
+        "loads",
+        "named",
+        "number",
+        "prefetched",
+        "request",
+        "swapped",
+        "tokens",
+        "wanted",
+    )
 
     def __init__(self, number: int, request: Request) -> None:
         self.number = number
@@ -79,6 +100,7 @@ class _Sequence:
         self.loads: list[Awaited] = []
         self.prefetched = False
         self.swapped = False
+        self.handed: HandedOver | None = None
 
     def key(self, block: int, block_tokens: int) -> Hashable:
         """The name of a block's contents; one of its own where no other request can have them."""
@@ -100,13 +122,25 @@ class _Sequence:
             self.loads = [load for load in self.loads if not load.over]
         return bool(self.loads)
 
+    @property
+    def is_received(self) -> bool:
+        """Whether its blocks are still on their way from another engine: until then they cannot be given up."""
+        return self.handed is not None and self.is_loading
+
 
 class Scheduler:
     """The state between iterations. :meth:`add` and :meth:`finish` change who is there, :meth:`schedule` decides on an iteration."""
 
     def __init__(
-        self, requests: Sequence[Request], limits: EngineLimits, blocks: int, tiers: TieredPool | None = None, swap: bool = False
+        self,
+        requests: Sequence[Request],
+        limits: EngineLimits,
+        blocks: int,
+        tiers: TieredPool | None = None,
+        swap: bool = False,
+        prefills: bool = False,
     ) -> None:
+        self._prefills = prefills
         self._requests = requests
         self._limits = limits
         self.pool = BlockPool(blocks) if tiers is None else tiers
@@ -141,11 +175,14 @@ class Scheduler:
         keys = (request.block_key(block, size) for block in range((request.prompt_tokens - 1) // size))
         return size * len(self.pool.reach(key for key in takewhile(bool, keys)).slots)
 
-    def add(self, number: int) -> None:
-        """A request arrives."""
+    def add(self, number: int, handed: HandedOver | None = None) -> None:
+        """A request arrives; its prompt has been computed elsewhere if it was ``handed`` over."""
         self._there[number] = sequence = _Sequence(number, self._requests[number])
+        sequence.handed, sequence.prefetched = handed, handed is not None
+        if self._prefills:
+            sequence.wanted = sequence.tokens + 1
         self.waiting.append(sequence)
-        if self._tiers is not None and self._tiers.rules.watches_queue:
+        if self._tiers is not None and self._tiers.rules.watches_queue and handed is None:
             self._tiers.queued(number, list(sequence.keys(self._limits.block_tokens)))
 
     def finish(self, number: int) -> None:
@@ -158,6 +195,25 @@ class Scheduler:
         self.pool.release(sequence.blocks)
         if sequence.swapped and self._tiers is not None:
             self._tiers.forget(number)
+
+    def prefilled(self, number: int) -> list[int] | None:
+        """A request's prompt has been computed, and goes on elsewhere: its blocks, which stay held.
+
+        ``None`` if they were given up meanwhile: then they are computed again, or the last token if they were swapped out.
+        """
+        sequence = self._there[number]
+        if not sequence.blocks:
+            sequence.tokens -= 1
+            sequence.computed = min(sequence.computed, sequence.tokens - 1)
+            return None
+        del self._there[number]
+        self.running.remove(sequence)
+        return sequence.blocks
+
+    @property
+    def receives(self) -> bool:
+        """Whether a sequence waits for its blocks from another engine."""
+        return any(sequence.is_received for sequence in self.running)
 
     def schedule(self) -> Iteration | None:
         """The next iteration; ``None`` if there is nothing to compute."""
@@ -207,13 +263,13 @@ class Scheduler:
     def _make_room(self, sequence: _Sequence, new: int, batch: dict[int, tuple[_Sequence, int]]) -> bool:
         """Preempt others until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
         while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
-            last = max(self.running, key=lambda one: one.rank) if self._limits.by_priority else self.running[-1]
+            last = self._last()
             self.running.remove(last)
             if last.number in batch:
                 self._take_back(last, batch.pop(last.number)[1])
             last.swapped = self._swap and self._tiers is not None and not last.is_loading and self._tiers.swap_out(last.number, last.blocks)
             self.pool.release(last.blocks)
-            last.blocks, last.named, last.loads, last.prefetched = [], 0, [], False
+            last.blocks, last.named, last.loads, last.prefetched, last.handed = [], 0, [], False, None
             if last.swapped:
                 self.swaps += 1
             else:
@@ -223,6 +279,12 @@ class Scheduler:
             if last is sequence:
                 return False
         return True
+
+    def _last(self) -> _Sequence:
+        """Who goes if blocks lack."""
+        if self._limits.by_priority:
+            return max((one for one in self.running if not one.is_received), key=lambda one: one.rank)
+        return next(one for one in reversed(self.running) if not one.is_received)
 
     def _take_back(self, sequence: _Sequence, new: int) -> None:
         """The iteration that is being scheduled will not compute these tokens."""
@@ -242,6 +304,9 @@ class Scheduler:
                     break
                 sequence.blocks, sequence.loads = self._tiers.swap_in(sequence.number)
                 sequence.swapped = False
+            elif sequence.handed is not None:
+                if not self._receive(sequence, sequence.handed):
+                    break
             else:
                 reach = self.pool.reach(sequence.keys(size))
                 if not self.pool.has_room(reach, self._blocks(sequence.tokens)):
@@ -258,12 +323,26 @@ class Scheduler:
             self.running.append(sequence)
             self.admitted.append(sequence.number)
             if sequence.is_loading:
-                self._time_load(sequence)
+                if sequence.handed is None:
+                    self._time_load(sequence)
                 continue
             new = min(sequence.tokens - sequence.computed, budget)
             self._extend(sequence, new)
             budget -= new
             yield sequence, new
+
+    def _receive(self, sequence: _Sequence, handed: HandedOver) -> bool:
+        """Fetch the blocks of a prompt but those that the device has; False if there is no room. Its last token is computed here again."""
+        reach = Reach(self.pool.found(sequence.keys(self._limits.block_tokens)), [])
+        count = self._blocks(sequence.tokens)
+        if not self.pool.has_room(reach, count):
+            return False
+        sequence.blocks, sequence.loads = self.pool.claim(reach, hit=False)
+        sequence.named, sequence.computed = len(sequence.blocks), sequence.tokens - 1
+        fresh, waits = self.pool.receive(count - len(sequence.blocks))
+        sequence.blocks = sequence.blocks + fresh
+        sequence.loads.append(handed.fetch(len(fresh), waits))
+        return True
 
     def _time_load(self, sequence: _Sequence) -> None:
         """Note how long a sequence waits for its blocks."""

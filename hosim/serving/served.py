@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hosim.plain_text import counted
 from hosim.serving.goodput import SHARES, goodput, latency_limits
-from hosim.serving.kv_figures import KvFigures
+from hosim.serving.kv_figures import HandOvers, KvFigures
 from hosim.serving.request import Request
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Served:
     """The engine of each request, if there are several."""
     kv: KvFigures | None = None
     """The cache in the tiers below the device, if there is one there."""
+    handed: HandOvers | None = None
+    """How caches went from engines that prefill to those that decode, if these are others."""
 
     def __repr__(self) -> str:
         found = self.summary()
@@ -90,7 +92,16 @@ class Served:
         frame = DataFrame(rows)
         if any(request.priority for request in self.requests):
             frame = frame.assign(priority=[request.priority for request in self.requests])
-        return frame.assign(instance=list(self.instances)) if self.instances else frame
+        if self.instances:
+            frame = frame.assign(instance=list(self.instances))
+        if self.handed is not None:
+            there = self.handed
+            frame = frame.assign(
+                prefill_instance=list(there.prefill_instances),
+                prefilled_ns=list(there.prefilled_ns),
+                transferred_ns=list(there.transferred_ns),
+            )
+        return frame
 
     def iterations(self) -> DataFrame:
         """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes."""
@@ -117,6 +128,7 @@ class Served:
         gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
         weights = np.array([sample.end_ns - sample.start_ns for sample in self.samples], float)
         held = np.array([sample.held_blocks for sample in self.samples], float)
+        moved = {} if self.handed is None else {"kv_transfer": asdict(self.handed.figures)}
         below = {} if self.kv is None else {"kv": self.kv.summary(int(frame["prompt_tokens"].sum()))}
         return {
             "format": "hosim.serving/1",
@@ -136,6 +148,7 @@ class Served:
             "blocks": self.blocks,
             "peak_blocks": int(held.max()),
             "mean_blocks": float(np.average(held, weights=weights)) if weights.sum() else float(held.mean()),
+            **moved,
             **below,
         }
 

@@ -67,6 +67,10 @@ class TieredPool(BlockPool):
         self.gates += waits
         return taken
 
+    def receive(self, count: int) -> tuple[list[int], list[Awaited]]:
+        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over before they can be written."""
+        return self._take(count)
+
     def name(self, block: int, key: Hashable) -> None:
         """Say what a block holds once the iteration that is being scheduled has ended."""
         self.rules.used(key, self.copies.now_ns)

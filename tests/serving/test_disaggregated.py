@@ -1,0 +1,242 @@
+"""Prefill and decode on engines of their own: timelines by hand, laws, and what holds for any requests."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_engine import REQUESTS
+from test_kv_tiers import POLICIES, chained
+from test_shared_tiers import Shared
+from toy_tiers import GB, toy_machine, toy_ns
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.errors import InputError
+from hosim.report.serving_trace import serving_trace
+from hosim.serving.block_copies import Peers
+from hosim.serving.disaggregated import serve_disaggregated
+from hosim.serving.engine_loop import serve_requests
+from hosim.serving.kv_link import KvLink, kv_link
+from hosim.serving.kv_setup import KvSetup
+from hosim.serving.request import Request
+from hosim.serving.routers import ROUTERS
+from hosim.serving.scheduler import EngineLimits
+
+A = Request(0, 8, 3)
+H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
+
+
+class Both(Shared):
+    """As :class:`Shared`, on channels that are there already."""
+
+    def __call__(self, clock, blocks, engines, channels):
+        self.pools = self.setup(clock, blocks, engines, channels)
+        return self.pools
+
+
+def served(
+    requests, prefills=1, decodes=1, tier="", kv=None, machine=None, bytes_=6, blocks=100, router="round_robin", ahead=False, most=4
+):
+    """Engines of the toy machine, with blocks of 4 tokens and 6 bytes, which go over links of 1 byte a nanosecond or through a tier."""
+    machine = machine or toy_machine()
+    link = KvLink("toy", machine, bytes_, None, Peers(prefills, None if tier else GB, tier))
+
+    def ns(iteration):
+        if kv is not None:
+            kv.check()
+        return toy_ns(iteration)
+
+    return serve_disaggregated(requests, EngineLimits(8, most, 4), blocks, ns, decodes, ROUTERS[router], link, ahead=ahead, kv=kv)
+
+
+@pytest.mark.parametrize("tier", ["", "ddr"])
+def test_one_after_the_other(tier):
+    """A's prompt is computed from 0 to 18. Its two blocks are transferred until 30; its last token is computed again, and gives one at 41.
+
+    B comes at 5; its prompt is computed from 18 to 32. The other engine takes it from its queue at 41, when A's iteration ends; its block
+    is there at 47. A's second token comes at 52. Then both compute a token, until 64.
+    """
+    found = served([A, Request(5, 4, 1)], tier=tier)
+    assert found.token_ns == ((41, 52, 64), (64,))
+    assert (found.scheduled_ns, found.instances) == ((0, 18), (1, 1))
+    assert [(s.instance, s.start_ns, s.end_ns, s.tokens) for s in found.samples] == [
+        (0, 0, 18, 8),
+        (0, 18, 32, 4),
+        (1, 30, 41, 1),
+        (1, 41, 52, 1),
+        (1, 52, 64, 2),
+    ]
+    moved = found.handed.figures
+    assert (moved.transfers, moved.bytes, moved.busy_ns, moved.stall_ns) == (2, 18, 18, 12)
+    assert (moved.wait_ns, moved.queue_ns) == (12 + 15, 9)
+    row = found.frame().iloc[1]
+    assert (row["prefill_instance"], row["instance"], row["prefilled_ns"], row["transferred_ns"]) == (0, 1, 32, 47)
+    events = serving_trace(replace(found, about={}))["traceEvents"]
+    phases = [(e["name"], round(1000 * e["ts"])) for e in events if e["ph"] == "b" and e["id"] == 1]
+    assert phases == [("request 1", 5), ("queued", 5), ("prefill", 18), ("transfer", 32), ("decode", 47)]
+
+
+def test_two_that_send_share_the_way_in():
+    """Both prompts are computed until 18. 24 bytes go into the one that decodes until 42, and both have their first tokens at 54."""
+    both = served([replace(A, output_tokens=1)] * 2, 2, 1)
+    assert both.token_ns == ((54,), (54,))
+    assert both.handed.prefill_instances == (0, 1)
+    alone = served([replace(A, output_tokens=1)] * 2, 2, 2)
+    assert alone.token_ns == ((41,), (41,))
+
+
+def test_one_that_sends_shares_its_way_out():
+    """Two prompts of 4 tokens are computed until 18 and go to two engines: 12 bytes out until 30, and a token until 41."""
+    found = served([Request(0, 4, 1)] * 2, 1, 2)
+    assert (found.instances, found.token_ns) == ((1, 2), ((41,), (41,)))
+
+
+def test_transfers_through_a_tier_take_their_part_of_its_channels():
+    """The policy writes two full blocks to the host's memory from 18 on; the ninth token is computed until 29. Then 18 bytes go over.
+
+    Of the 12 bytes of the write one is left at 29: until 31 both have half of the way, and the transfer's other 17 bytes take until 48.
+    """
+    kv = Both(KvSetup("write_through", toy_machine(), (("ddr", 100),), 6))
+    found = served([Request(0, 9, 1)], tier="ddr", kv=kv)
+    assert (found.handed.prefilled_ns, found.handed.transferred_ns, found.token_ns) == ((29,), (48,), ((59,),))
+
+
+def test_what_the_other_engine_has_is_not_transferred():
+    """The second request begins as the first, whose blocks both engines hold: its last block alone is transferred."""
+    found = served([Request(0, 8, 1, (1, 2), 4), Request(100, 9, 1, (1, 2, 3), 4)])
+    assert found.handed.figures.bytes == 12 + 6
+    assert found.token_ns[1] == (100 + 11 + 6 + 11,)
+    assert found.hit_tokens == 8
+
+
+def test_the_sender_holds_its_blocks_until_they_are_there():
+    """Two blocks on each engine. A's prompt is there at 18 and its blocks at 30: then the second can be admitted, from 30 to 48."""
+    found = served([Request(0, 8, 1), Request(1, 8, 1)], blocks=2)
+    assert found.scheduled_ns == (0, 30)
+    assert found.token_ns == ((41,), (48 + 12 + 11,))
+
+
+def test_a_prompt_waits_for_room_where_it_is_decoded():
+    """Three blocks on the engine that decodes. A has two from 18, and its third from 52 on. B waits for two until A has ended, at 63.
+
+    B's blocks go from 63 to 75, and its only token comes at 86.
+    """
+    found = served([Request(0, 8, 3), Request(1, 8, 1)], blocks=3)
+    assert found.token_ns == ((41, 52, 63), (86,))
+    assert found.handed.figures.queue_ns == 63 - found.handed.prefilled_ns[1]
+
+
+@settings(max_examples=25)
+@given(REQUESTS, st.booleans(), st.integers(1, 4))
+def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead, most):
+    """With room for all, the first engine does what an engine does that answers each with one token."""
+    found = served(requests, ahead=ahead, most=most, bytes_=0)
+    alone = serve_requests([replace(r, output_tokens=1) for r in requests], EngineLimits(8, most, 4), 100, toy_ns, ahead=ahead)
+    assert found.scheduled_ns == alone.scheduled_ns
+    assert found.handed.prefilled_ns == tuple(tokens[0] for tokens in alone.token_ns)
+    first = [sample for sample in found.samples if sample.instance == 0]
+    assert [(s.start_ns, s.end_ns, s.tokens) for s in first] == [(s.start_ns, s.end_ns, s.tokens) for s in alone.samples]
+    assert found.hit_tokens == alone.hit_tokens
+
+
+@settings(max_examples=40)
+@given(
+    REQUESTS.map(chained),
+    st.sampled_from([None, *POLICIES]),
+    st.sampled_from(sorted(ROUTERS)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.integers(8, 12),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 6),
+    st.sampled_from(["", "ddr"]),
+)
+def test_what_holds_for_any_requests(requests, policy, router, engines, blocks, ahead, swaps, room, tier):
+    """Every request gets its tokens after its blocks; prompts are computed here and answers there; nothing is held at the end."""
+    kv = None if policy is None else Both(KvSetup(policy, toy_machine(), (("ddr", room),), 6, swaps))
+    found = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead)
+    assert [len(tokens) for tokens in found.token_ns] == [request.output_tokens for request in requests]
+    assert all(one < other for tokens in found.token_ns for one, other in pairwise(tokens))
+    there = found.handed
+    rows = zip(requests, found.scheduled_ns, there.prefilled_ns, there.transferred_ns, found.token_ns, strict=True)
+    assert all(r.arrival_ns <= begun < end <= moved < tokens[0] for r, begun, end, moved, tokens in rows)
+    assert all(i < engines[0] <= j < sum(engines) for i, j in zip(there.prefill_instances, found.instances, strict=True))
+    assert all(sample.held_blocks <= blocks and sample.tokens <= 8 and sample.running <= 4 for sample in found.samples)
+    if kv is not None:
+        kv.check()
+        assert all(pool.free == blocks and not pool._busy for pool in kv.pools)
+        assert all(one.reserved == 0 and not one._readers for one in kv.tiers)
+    if not found.preemptions:
+        computed = [sum(s.tokens for s in found.samples if (s.instance < engines[0]) == first) for first in (True, False)]
+        assert computed == [sum(r.prompt_tokens for r in requests) - found.hit_tokens, sum(r.output_tokens for r in requests)]
+    for engine in range(engines[0]):
+        own = [found.scheduled_ns[number] for number, of in enumerate(there.prefill_instances) if of == engine]
+        assert own == sorted(own)
+    again = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead)
+    assert again == found
+
+
+def test_which_link_it_is():
+    """A DGX has links between its eight devices; the supernode a pool; the card of one host its memory."""
+
+    def chosen(name, devices=1, prefills=1, decodes=1, text=None):
+        link = kv_link(text, hosim.load_hardware(hosim.find_hardware(name)), devices, prefills, decodes, 100)
+        return link.name, link.peers.bandwidth, link.peers.tier
+
+    assert chosen("h100-80gb-sxm", 4) == ("links", 450 * GB, "")
+    assert chosen("h100-80gb-sxm", text="ddr") == ("ddr", None, "ddr")
+    assert chosen("h100-80gb-sxm", 8, text="50 GB/s") == ("50 GB/s", 50 * GB, "")
+    assert chosen("ascend-910c-supernode", 8, 3, 5) == ("pool", None, "pool")
+    assert chosen("rtx-4090") == ("ddr", None, "ddr")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            (None, 8, 1, 1),
+            "kv_link: h100-80gb-sxm has no link between hosts of 8 devices for caches, and no tier that all engines share: give ",
+        ),
+        (("links", 8, 1, 1), "kv_link: h100-80gb-sxm has no links between hosts of 8 devices: give what a device sends, as in 50GB/s"),
+        (("ddr", 8, 1, 1), "kv_link: no tier that all engines share and channels join to hbm: 'ddr'"),
+        (
+            ("nvm", 1, 1, 1),
+            "kv_link: expected one of links, ddr, nvme, or what a device sends, as in 50GB/s, got 'nvm'; did you mean 'nvme'?",
+        ),
+        (
+            (None, 1, 100, 100),
+            "prefill_instances: expected at most 4,096 pairs of an engine that prefills and one that decodes, got 10,000",
+        ),
+    ],
+)
+def test_what_is_refused(arguments, error):
+    text, devices, prefills, decodes = arguments
+    with pytest.raises(InputError) as caught:
+        kv_link(text, H100, devices, prefills, decodes, 100)
+    assert str(caught.value).startswith(error)
+
+
+def test_the_command_and_the_function():
+    line = ["serve", "gpt2", "-H", "h100", "--requests", "poisson:rate=50:count=4:prompt=90:output=3"]
+    apart = [*line, "--prefill-instances", "1", "--decode-instances", "2"]
+    outcome = CliRunner().invoke(app, [*apart, "--json"])
+    assert outcome.exit_code == 0, outcome.stderr
+    data = json.loads(outcome.stdout)
+    assert (data["instances"], data["kv_transfer"]["decode_instances"], data["kv_transfer"]["link"]) == (3, 2, "links")
+    assert (
+        data["kv_transfer"]["bytes"] == 4 * 6 * 16 * 2 * 12 * 768 * 2
+    )  # 6 blocks of 16 tokens: keys and values of 12 layers, 2 bytes each
+    table = CliRunner().invoke(app, apart, env={"COLUMNS": "200"}).stdout
+    assert "gpt2 on 1 (prefill) and 2 (decode) x h100-80gb-sxm behind round_robin: 4 requests" in table
+    assert "4 caches of " in table
+    for more, error in [
+        (["--prefill-instances", "1"], "decode_instances: expected at least 1 engine beside those of the other kind, got 0"),
+        (["--kv-link", "ddr"], "kv_link: caches are transferred to engines that decode: ask for prefill_instances and decode_instances"),
+        ([*apart[-4:], "--instances", "2"], "instances: leave out one of instances, and prefill_instances with decode_instances"),
+    ]:
+        outcome = CliRunner().invoke(app, [*line, *more])
+        assert (outcome.exit_code, error in outcome.stderr.replace("\n", " ")) == (2, True), outcome.stderr
