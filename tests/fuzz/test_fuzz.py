@@ -18,7 +18,7 @@ from typer import main as typer_main
 from hosim.importers import FORMATS
 from hosim.io.reading import KINDS
 
-NUMBER = 50
+NUMBER = 40
 """Inputs of a target in ``make test``."""
 FEWER = {"options": 100, "surroundings": 60, "names": 60} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 50)
 """What is no format, runs the commands on valid files and takes longer; and formats of which there are several seeds."""

@@ -8,6 +8,7 @@ depends on how busy the machine is. What stands in the graph says the plan again
 from itertools import pairwise
 
 import pytest
+from quick_cases import one_in
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -76,7 +77,7 @@ def train(name, plan, synchronous, folder):
     assert peak == predicted if synchronous else peak >= predicted
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_in(2, MODELS))
 def test_inference(name, tmp_path_factory):
     @ONCE
     @given(legal_plans(captured(name).graph, MACHINE, (1.0,)))
@@ -86,7 +87,7 @@ def test_inference(name, tmp_path_factory):
     check()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_in(2, MODELS))
 def test_training_step(name, tmp_path_factory):
     @ONCE
     @given(legal_plans(case(name).step.program.graph, MACHINE, (1.0,)))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from quick_cases import one_in
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
@@ -21,7 +22,7 @@ def question(policy: str, budget: int | None = None) -> Question:
     return Question(chain(12), MACHINE, parse_choice(policy), budget)
 
 
-@pytest.mark.parametrize("policy", ["on_demand", "belady", pytest.param("layerwise", marks=pytest.mark.long), "resident"])
+@pytest.mark.parametrize("policy", one_in(2, ["on_demand", "belady", "resident", "layerwise"]))
 def test_the_curve(policy: str) -> None:
     found = frontier(question(policy), points=5, refine=3)
     peak = static_peak(chain(12)).bytes

@@ -97,7 +97,10 @@ def by_trying_shares(graph: Graph, choice: str, budget: int) -> int:
     return low
 
 
-@pytest.mark.parametrize(("policy", "budget"), [("memory_peak", 60), ("memory_peak", 45), ("on_demand", 90), ("on_demand", 60)])
+@pytest.mark.parametrize(
+    ("policy", "budget"),
+    [("memory_peak", 60), pytest.param("memory_peak", 45, marks=pytest.mark.long), ("on_demand", 90), ("on_demand", 60)],
+)
 def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
     shares = set()
     for seed in range(6):
