@@ -189,6 +189,8 @@ class Hardware(InCells):
         Where the figures are from.
     version
         Raised with every change of the profile's figures.
+    price_per_hour
+        What one device costs an hour, in any currency; 0: not known. No time depends on it.
 
     Raises
     ------
@@ -218,6 +220,7 @@ class Hardware(InCells):
     chunk_bytes: int = 64 * 2**20
     source: str = field(default="", compare=False)
     version: int = 1
+    price_per_hour: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hosim.api.cell_progress import in_cell
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 
 
 def frontier(
-    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, *, points: int = 9, refine: int = 4
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
+    *,
+    points: int = 9,
+    refine: int = 4,
+    price: float | None = None,
 ) -> Frontier:
     """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
 
@@ -34,6 +42,9 @@ def frontier(
         How many evenly spaced budgets to replay.
     refine
         How many more budgets to replay where the curve has its largest steps.
+    price
+        What a device costs an hour, in any currency; ``None``: as the profile's ``price_per_hour`` says. With one, ``frame`` has what a
+        step costs, and a million tokens.
 
     Returns
     -------
@@ -59,9 +70,11 @@ def frontier(
     >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
     belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
     """
+    from hosim.study.cost import priced
     from hosim.study.frontier import frontier as traced
 
     asked = question(workload, hardware, policy, budget)
+    asked = replace(asked, hardware=priced(asked.hardware, price))
     with in_cell() as tell:
         return traced(asked, whole(points, "points"), whole(refine, "refine"), tell)
 

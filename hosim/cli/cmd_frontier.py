@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,6 +15,9 @@ Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help=
 Refine = Annotated[
     int, typer.Option("--refine", metavar="N", min=0, help="How many more budgets to replay where the curve has its largest steps.")
 ]
+Price = Annotated[
+    float | None, typer.Option("--price", metavar="P", help="What a device costs an hour: adds what a million tokens cost (or a step).")
+]
 
 
 def frontier(
@@ -25,6 +29,7 @@ def frontier(
     refine: Refine = 4,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    price: Price = None,
     json: Json = False,
 ) -> None:
     """Trade peak memory against makespan.
@@ -32,10 +37,12 @@ def frontier(
     The curve goes from the smallest budget for which the policy finds a plan to the budget given. Exit code 3 if it finds none.
     """
     from hosim.report import studies
+    from hosim.study.cost import priced
     from hosim.study.frontier import frontier as traced
     from hosim.study.frontier import rows
 
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
+    question = replace(question, hardware=priced(question.hardware, price))
     with progress() as tell:
         found = traced(question, points, refine, tell, bounds=json)
     if json:

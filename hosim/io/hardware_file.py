@@ -42,6 +42,7 @@ Constant = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 SIZE, RATE, TIME, COMPUTE_RATE = Kind(Size, exact_size), Kind(Rate, exact_rate), Kind(Time, exact_time), Kind(ComputeRate, exact_compute)
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
+PRICE = Kind(Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)], float)
 COUNT = Kind(Annotated[int, Field(ge=0, le=2**31 - 1)])
 
 _PROCESSOR = KeyTable(
@@ -206,12 +207,16 @@ def _hardware(**read: Any) -> Hardware:
 
 _HARDWARE = KeyTable(
     "HardwareModel",
-    "A hardware profile. ``chunk`` is the size of the chunks in which a tensor moves over a route of several channels (default 64 MiB).",
+    """A hardware profile. ``chunk`` is the size of the chunks in which a tensor moves over a route of several channels (default 64 MiB).
+
+``price_per_hour`` is what one device costs, in any currency.
+    """,
     Hardware,
     format_key("hardware"),
     Key("name", NAME),
     Key("source", TEXT, brief=True),
     Key("version", POSITIVE, brief=True),
+    Key("price_per_hour", PRICE, brief=True),
     Key("devices", POSITIVE),
     Key("devices_per_host", POSITIVE, brief=True),
     Key("device_tier", NAME),

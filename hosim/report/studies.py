@@ -13,6 +13,7 @@ from rich.text import Text
 from hosim.hardware import Hardware
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, multiple
+from hosim.study.cost import COST, COST_OF_TOKENS
 from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]
@@ -91,14 +92,18 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
     """One row per budget, with those on the curve marked, and the curve in a sentence."""
     tier = hardware.device_tier
     title = f"Peak memory against makespan (all resident {human_time(rows[0]['ideal_ns'])})"
-    table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", "on the\ncurve", left=0)
+    costs = {COST_OF_TOKENS: "cost of\n1M tokens", COST: "cost of\na step"}
+    column = next((name for name in costs if any([row.get(name) is not None for row in rows])), None)
+    priced = [] if column is None else [costs[column]]
+    table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", *priced, "on the\ncurve", left=0)
     for row in rows:
         budget = human_size(row["budget_bytes"])
         if not row["feasible"]:
-            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, NOTHING, style="red")
+            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, *([NOTHING] * len(priced)), NOTHING, style="red")
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
         times = [human_time(row["makespan_ns"]), multiple(row["slowdown"]), human_time(stalls) if stalls else NOTHING]
+        times += [] if column is None else [f"{row[column]:.4g}"]
         table.add_row(
             budget, human_size(row[f"{tier}_peak_bytes"]), *times, "*" if row["pareto"] else "", style="green" if row["pareto"] else None
         )

@@ -20,6 +20,7 @@ from hosim.in_cells import InCells
 from hosim.limits import within
 from hosim.result import Result
 from hosim.study.axes import Value
+from hosim.study.cost import COST, COST_OF_TOKENS, step_cost
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.run_policy import unplanned
 from hosim.study.scenario import Question, bounded_attempt
@@ -59,8 +60,12 @@ class Frontier(InCells):
 
     @property
     def frame(self) -> DataFrame:
-        """One row per probe: the figures of :func:`hosim.study.rows.figure_columns`, and in ``pareto`` whether it is on the curve."""
-        return frame(rows(self), ["pareto", *figure_columns(self.question.hardware)]).astype({"pareto": bool})
+        """One row per probe: the figures of :func:`hosim.study.rows.figure_columns`, and in ``pareto`` whether it is on the curve.
+
+        Where devices have a price, also what a step costs, and a million tokens.
+        """
+        costs = [COST, COST_OF_TOKENS] if self.question.hardware.price_per_hour else []
+        return frame(rows(self), ["pareto", *costs, *figure_columns(self.question.hardware)]).astype({"pareto": bool})
 
     def __str__(self) -> str:
         tier = self.question.hardware.device_tier
@@ -81,8 +86,13 @@ class Frontier(InCells):
 
 def rows(found: Frontier) -> list[dict[str, Value]]:
     """One row per probe, by ascending budget."""
-    on_curve = {id(result) for result in found.pareto}
-    return [{"pareto": id(result) in on_curve, **figures(result, found.question.hardware)} for result in found.results]
+    on_curve, asked = {id(result) for result in found.pareto}, found.question
+    return [{"pareto": id(result) in on_curve, **_costs(result, asked), **figures(result, asked.hardware)} for result in found.results]
+
+
+def _costs(result: Result, asked: Question) -> dict[str, Value]:
+    cost = step_cost(result, asked.graph, asked.hardware)
+    return {} if cost is None else {COST: cost.step, COST_OF_TOKENS: cost.per_million_tokens}
 
 
 def frontier(

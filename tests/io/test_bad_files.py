@@ -145,7 +145,8 @@ HARDWARE = {
     "key of a key": (H + "? [a, b]\n: 1", "line 3, column 3: expected a plain key"),
     "no tiers": (
         H,
-        "tiers: missing; expected the keys format, name, source, version, devices, devices_per_host, device_tier, chunk, compute, runtime, "
+        "tiers: missing; expected the keys format, name, source, version, price_per_hour, devices, "
+        "devices_per_host, device_tier, chunk, compute, runtime, "
         "tiers, channels, fabrics",
     ),
     "no unit": (
