@@ -37,7 +37,11 @@ def require_one_process(model: torch.nn.Module) -> None:
     """Raise :class:`InputError` for a model that exchanges gradients or parameters with other processes."""
     for module in model.modules():
         name = type(module).__name__
-        if name in ("DistributedDataParallel", "FullyShardedDataParallel") or any(t.__name__ == "FSDPModule" for t in type(module).__mro__):
+        if name == "FullyShardedDataParallel" or any(t.__name__ == "FSDPModule" for t in type(module).__mro__):
+            raise InputError(
+                f"{name} is sharded by FSDP, which gathers parameters in objects that a captured program does not see; offload it unsharded"
+            )
+        if name == "DistributedDataParallel":
             raise InputError(
                 f"{name} exchanges tensors with other processes, which this captured program would not; offload the model in it"
             )

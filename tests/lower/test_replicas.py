@@ -86,9 +86,12 @@ def test_sharded_models_are_refused(alone):
 
     model = fully_shard(One(), mesh=init_device_mesh("cpu", (1,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.to_local().clone() for p in model.parameters()]
     for how in ({"optimizer": optimizer, "loss": loss_of}, {}):
-        with pytest.raises(InputError, match="FSDPOne exchanges tensors with other processes"):
+        with pytest.raises(InputError, match=r"FSDPOne is sharded by FSDP, which gathers parameters .*; offload it unsharded"):
             hosim.offload(model, {"x": X}, **how, **SMALL)
+    assert all(torch.equal(p.to_local(), kept) for p, kept in zip(model.parameters(), before, strict=True))
+    assert not optimizer.state
 
 
 @pytest.mark.long
