@@ -47,6 +47,9 @@ Requests = Annotated[
     ),
 ]
 Tensor = Annotated[int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")]
+Expert = Annotated[
+    int, typer.Option("--expert", metavar="N", min=1, help="Devices that share the experts by whole ones: as many as --tensor, or 1.")
+]
 Blocks = Annotated[
     int | None, typer.Option("--blocks", metavar="N", min=1, help="Blocks of the cache.  [default: what the device has room for]")
 ]
@@ -120,6 +123,7 @@ def serve(
     hardware: HardwareName,
     requests: Requests,
     tensor: Tensor = 1,
+    expert: Expert = 1,
     blocks: Blocks = None,
     block_tokens: BlockTokens = 16,
     token_budget: TokenBudget = 2048,
@@ -169,7 +173,7 @@ def serve(
         raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
     if fit_first is not None and parse_time(overhead):
         raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
-    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {})}
+    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {}), **({"expert": expert} if expert > 1 else {})}
     listed = asked_requests(requests)
     real = None if measured is None else as_served(read_measured_requests(measured), listed)
     if real is not None:

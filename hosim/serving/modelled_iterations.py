@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,8 @@ _WEIGHTS = frozenset({"parameter", "expert", "buffer"})
 _PROMPTS = {"context_attention": "generation_attention", "context_latent": "latent_attention"}
 """Classes of attention over prompts, and those of one query over a cache."""
 _ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
+_EXPERTS = {"moe", "expert_product"}
+"""Classes of products of experts, whose first size is the tokens of all devices."""
 _PROMPT = 16
 """Tokens of a prompt that shows which kernels there are."""
 
@@ -30,8 +32,10 @@ class ModelledIterations:
     """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what the host adds to each.
 
     ``model`` are the parameters of a builder (:func:`hosim.models.build.build`), without phase, batch and lengths. What depends on tokens
-    alone is built for some counts of tokens, and linear between them; decoding sequences have the mean of their keys. Raises
-    :class:`InputError` for a model whose attention has no class of kernels, or that is no decoder.
+    alone is built for some counts of tokens, and linear between them; decoding sequences have the mean of their keys. With ``expert`` the
+    ``tensor`` devices share the experts by whole ones, and an iteration waits for the busiest of them; all have its tokens, as with vLLM's
+    expert parallelism among them. Raises :class:`InputError` for a model whose attention has no class of kernels, or that is no decoder,
+    and for stages of a pipeline.
     """
 
     model: Mapping[str, Any]
@@ -42,6 +46,15 @@ class ModelledIterations:
 
     def __post_init__(self) -> None:
         name = str(self.model.get("model"))
+        tensor, expert, pipeline = (self.model.get(part, 1) for part in ("tensor", "expert", "pipeline"))
+        if pipeline != 1:
+            raise InputError("hosim does not serve on stages of a pipeline: leave it out", source=name, where="pipeline")
+        if expert not in (1, tensor):
+            raise InputError(
+                f"hosim serves experts on the devices that share layers alone: expected 1, or what tensor is ({tensor}), got {expert!r}",
+                source=name,
+                where="expert",
+            )
         try:
             known = bool(self._attention)
         except InputError as error:
@@ -85,8 +98,7 @@ class ModelledIterations:
     @property
     def devices(self) -> int:
         """Devices that run an iteration together."""
-        tensor, expert, pipeline = (int(self.model.get(name, 1)) for name in ("tensor", "expert", "pipeline"))
-        return max(tensor, expert) * pipeline
+        return int(self.model.get("tensor", 1))
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -166,7 +178,9 @@ class ModelledIterations:
     @cached_property
     def _parameters(self) -> dict[str, Any]:
         """Kernels are those of inference engines, where hosim knows them for the model."""
-        plain = {"fused": True, **self.model}
+        plain = {"fused": True, **self.model, "expert": 1}
+        if "expert" not in self.model:
+            del plain["expert"]
         try:
             build("iteration", {"merged": True, **plain, "phase": "prefill", "sequence": 1})
         except InputError as error:
@@ -187,7 +201,21 @@ class ModelledIterations:
                 prompts *= 2
 
     def _prompt(self, tokens: int, prompts: int = 1) -> Graph:
-        return build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts})
+        graph = build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts})
+        if not self._whole_experts:
+            return graph
+        ops = [
+            replace(op, sizes=(op.sizes[0], *self._whole_experts[op.name])) if op.name in self._whole_experts else op for op in graph.ops
+        ]
+        return replace(graph, ops=tuple(ops))
+
+    @cached_property
+    def _whole_experts(self) -> dict[str, tuple[int, ...]]:
+        """Of the ops of experts that devices share by whole ones, the sizes but the tokens. Flop and bytes are those of parts of each."""
+        if self.model.get("expert", 1) == 1:
+            return {}
+        shared = build("experts", {**self._parameters, "expert": self.model["expert"], "phase": "prefill", "sequence": 1})
+        return {op.name: op.sizes[1:] for op in shared.ops if op.kernel in _EXPERTS}
 
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
