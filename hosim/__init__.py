@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hosim.api.one_plan import blame, explain, plan, replay
     from hosim.api.plotting import plot
     from hosim.api.searches import fit, frontier
+    from hosim.api.serving_frontier import serve_frontier
     from hosim.api.serving_run import serve
     from hosim.api.serving_studies import serve_fit, serve_sweep
     from hosim.cache_plan import CacheOp, Plan
@@ -74,6 +75,7 @@ __all__ = [
     "save_workload",
     "serve",
     "serve_fit",
+    "serve_frontier",
     "serve_sweep",
     "sweep",
 ]
@@ -118,6 +120,7 @@ _LAZY = {
     "save_workload": "hosim.io",
     "serve": "hosim.api.serving_run",
     "serve_fit": "hosim.api.serving_studies",
+    "serve_frontier": "hosim.api.serving_frontier",
     "serve_sweep": "hosim.api.serving_studies",
     "sweep": "hosim.api.many_runs",
 }

@@ -31,10 +31,16 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 _WHOLE = ("requests", "span_ns", *(f"{name}_{of}_ns" for name in LATENCIES for of in STATISTICS))
 _CACHE = ("iterations", "preemptions", "blocks", "peak_blocks")
+_COSTS = ("devices", "cache_bytes")
 NUMBERS = ("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s", "goodput_per_s", "goodput_share", "prefix_hit_share")
-WHOLE = (*_WHOLE, *_CACHE)
-COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, "error")
-"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and why there are none."""
+WHOLE = (*_WHOLE, *_CACHE, *_COSTS)
+FIGURES = (*_WHOLE[1:], *NUMBERS, *_CACHE)
+"""The figures of a row that seeds change."""
+COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, *_COSTS, "error")
+"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and why there are none.
+
+``cache_bytes`` is the room for the cache in all tiers of all engines together.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class ServingQuestion:
         for name in LATENCIES:
             row |= {f"{name}_{of}_ns": None if value is None else round(value) for of, value in found[f"{name}_ns"].items()}
         row |= {name: found[name] for name in NUMBERS if name in found}
+        row |= {"devices": found["devices"] * found.get("instances", 1), "cache_bytes": _room(found)}
         if self.limits_ns:
             within = served.goodput(self.limits_ns)
             row |= {"goodput_per_s": within["requests_per_s"], "goodput_share": within["share"]}
@@ -110,6 +117,12 @@ class ServingTask:
         hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
         named: dict[str, Value] = {"model": model, "hardware": hardware, FEASIBLE: False, "error": error}
         return {"point": self.key, **dict.fromkeys(COLUMNS), **named}
+
+
+def _room(found: Mapping[str, Any]) -> int:
+    """Bytes of room for the cache, of all devices and stores of a ``hosim.serving/1`` together."""
+    tiers = found["kv"]["tiers"].values() if "kv" in found else [{"blocks": found["blocks"], "stores": found.get("instances", 1)}]
+    return int(sum(tier["blocks"] * tier["stores"] for tier in tiers)) * int(found["block_bytes"] * found["devices"])
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:

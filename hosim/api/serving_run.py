@@ -171,6 +171,7 @@ def serve(
     held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
+    about |= {"devices": modelled.devices, "block_bytes": block_tokens * modelled.cache_bytes_per_token}
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")

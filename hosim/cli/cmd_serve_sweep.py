@@ -47,12 +47,14 @@ def serve_sweep(
     """Serve once for each combination of values.
 
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
-    is the median of several draws, with the least and the most below it.
+    is the median of several draws, with their 5th and 95th percentiles below it.
     """
+    from hosim.api.serving_points import FIGURES
     from hosim.api.serving_studies import serve_sweep as swept
     from hosim.report.serving_studies_table import serving_sweep
     from hosim.study.axes import read_vary
     from hosim.study.rows import varied_columns
+    from hosim.study.seed_percentiles import seed_percentiles
 
     if not vary and seeds is None:
         raise InputError("nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep")
@@ -76,7 +78,8 @@ def serve_sweep(
         say(f"wrote {output}: {len(rows):,} rows")
     varied = list(dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])]))
     if json:
-        print_json({"format": "hosim.serving-sweep/1", "rows": rows})
+        drawn = {"percentiles": seed_percentiles(rows, [name for name in varied if name != "requests.seed"], FIGURES)} if seeds else {}
+        print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
         console().print(serving_sweep(rows, varied))
 

@@ -39,6 +39,11 @@ EXAMPLES = {
     "serve-fit": (
         "hosim serve-fit llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --largest requests.rate=1..50 --within ttft.p95=2s",
     ),
+    "serve-frontier": (
+        "hosim serve-frontier llama-3.1-8b -H h100 --requests poisson:rate=20:count=300 --vary blocks=1000,2000,4000,8000",
+        "hosim serve-frontier llama-3.1-8b -H h100 --requests requests.jsonl --vary model.tensor=1,2,4 --against devices "
+        "--of goodput --limit ttft=2s",
+    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "import": ("hosim import model.onnx -o model.json", "hosim import model.pt2 -o model.json --dim batch=4"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
 
+from hosim.nearest_rank import by_point, nearest_rank
 from hosim.report.printed import open_table, paragraph
 from hosim.report.studies import cell, errors
 from hosim.report.tables import NOTHING
@@ -30,24 +30,23 @@ _SHOWN = (
 
 
 def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
-    """A row a point: the varied columns and the main figures; errors are below. Of several seeds median, least and most are shown."""
+    """A row a point: the varied columns and the main figures; errors are below. Of several seeds P50, P5 and P95 are shown."""
     seeds = "requests.seed" in varied and len({row["requests.seed"] for row in rows}) > 1
     columns = [column for column in varied if not (seeds and column == "requests.seed")]
     shown = [(key, name) for key, name in _SHOWN if any(row[key] is not None for row in rows)]
     table = open_table("Serving", *(column.replace(".", ".\n") for column in columns), *(name for _, name in shown), left=len(columns))
-    points: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        points.setdefault(tuple(row[column] for column in columns), []).append(row)
-    for point, group in points.items():
+    for point, group in by_point(rows, columns).items():
         cells = [cell(column, value) for column, value in zip(columns, point, strict=True)]
         served = [row for row in group if row["feasible"]]
-        for number, text in enumerate(("", "least", "most") if seeds and len(served) > 1 else ("",)):
-            of = (median, min, max)[number]
-            figures = [_figure(key, [row[key] for row in served if row[key] is not None], of) for key, _ in shown]
+        for number, share in enumerate((50, 5, 95) if seeds and len(served) > 1 else (50,)):
+            text = f"P{share}"
+            figures = [_figure(key, [row[key] for row in served if row[key] is not None], share) for key, _ in shown]
             names = cells if not number else [text, *[""] * (len(cells) - 1)] if cells else []
             table.add_row(*names, *figures, style=None if served else "red")
     note = (
-        f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with the least and the most below" if seeds else ""
+        f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with P5 and P95 of them (nearest rank) below"
+        if seeds
+        else ""
     )
     return Group(table, paragraph(*filter(None, [note])), errors(rows))
 
@@ -58,7 +57,7 @@ def serving_fit(rows: Sequence[Row], limited: Sequence[str], verdict: str, found
     columns = [f"{limit.replace('.', '_')}_ns" for limit in limited]
     table = open_table("Tried", name, "within\nlimits", *limited, "requests/s", "tokens/s")
     for row in rows:
-        figures = [_figure(key, [row[key]] if row[key] is not None else [], median) for key in (*columns, *_RATES)]
+        figures = [_figure(key, [row[key]] if row[key] is not None else [], 50) for key in (*columns, *_RATES)]
         table.add_row(cell(name, row[name]), "yes" if row["within"] else "no", *figures, style="green" if row["within"] else None)
     return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
 
@@ -66,10 +65,27 @@ def serving_fit(rows: Sequence[Row], limited: Sequence[str], verdict: str, found
 _RATES = ("requests_per_s", "output_tokens_per_s")
 
 
-def _figure(column: str, values: Sequence[Any], of: Any) -> str:
+def serving_frontier(rows: Sequence[Row], varied: Sequence[str], of: str, against: str) -> RenderableType:
+    """A row for each point by ascending cost: what it costs, the varied columns, and what is wanted; points on the curve are green."""
+    shown = [(against, "cache" if against == "cache_bytes" else against), (of, "tokens/s" if of == "output_tokens_per_s" else "goodput/s")]
+    more = [(key, name) for key, name in _SHOWN if key in ("ttft_p95_ns", "tpot_mean_ns", "goodput_share", "prefix_hit_share")]
+    columns = [*shown, *((key, name) for key, name in more if any(row[key] is not None for row in rows))]
+    titles = {"ttft_p95_ns": "first token,\nP95"}
+    table = open_table(
+        "Frontier", *(v.replace(".", ".\n") for v in varied), "best", *(titles.get(k, n) for k, n in columns), left=len(varied)
+    )
+    for row in rows:
+        figures = [_figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
+        cells = [cell(column, row[column]) for column in varied]
+        table.add_row(*cells, "yes" if row["pareto"] else "", *figures, style="green" if row["pareto"] else None)
+    note = "'best' are points that no other one beats: as much for less, or more for the same"
+    return Group(table, paragraph(note), errors(rows))
+
+
+def _figure(column: str, values: Sequence[Any], share: int) -> str:
     if not values:
         return NOTHING
-    value = of(values)
+    value = nearest_rank(values, share)
     if column.endswith("_share"):
         return human_percent(value)
     if column.endswith("_per_s"):

@@ -56,6 +56,8 @@ NUMBERS = {
     "serve --memory-share": (0.9, None, None),
     "serve --fit-first": (None, 1, None),
     "serve --instances": (1, 1, None),
+    "serve-frontier --seeds": (None, 1, None),
+    "serve-frontier --jobs": (-1, None, None),
     "serve-sweep --seeds": (None, 1, None),
     "serve-sweep --jobs": (-1, None, None),
     "blame --top": (20, 1, None),
@@ -94,6 +96,7 @@ def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(every: di
     assert all(p["default"] is False for p in every.values() if p.get("is_flag"))
     silent = {
         "sweep --jobs",
+        "serve-frontier --jobs",
         "serve-sweep --jobs",
         *(f"{name} {what}" for name in ("check", "baseline write", "baseline update") for what in ("cases", "--jobs")),
     }

@@ -12,6 +12,7 @@ from hosim.serving.asked_requests import changed_requests
 from hosim.serving.goodput import statistic_limits
 from hosim.serving.request import Request
 from hosim.study.bisection import bisected
+from hosim.study.seed_percentiles import pareto, seed_percentiles
 
 MODEL = {"model": "llama-3.1-8b", "layers": 2}
 DRAWN = "poisson:rate=50:count=8:prompt=40:output=3"
@@ -131,8 +132,8 @@ def test_the_commands():
     swept = ["serve-sweep", *line, "--vary", "model.layers=2", "--vary", "requests.rate=50,500", "--seeds", "2", "--jobs", "1"]
     outcome = CliRunner().invoke(app, [*swept, "--set", "max_sequences=4", "--limit", "ttft=1ms"], env={"COLUMNS": "200"})
     assert outcome.exit_code == 0, outcome.stderr
-    assert "each row is the median of 2 seeds, with the least and the most below" in outcome.stdout
-    assert outcome.stdout.count("least") == 3
+    assert "each row is the median of 2 seeds, with P5 and P95 of them (nearest rank) below" in outcome.stdout
+    assert outcome.stdout.count("P95") == 5
     rows = json.loads(CliRunner().invoke(app, [*swept, "--json"]).stdout)["rows"]
     assert [(row["requests.rate"], row["requests.seed"]) for row in rows] == [(50, 0), (50, 1), (500, 0), (500, 1)]
     fitted = ["serve-fit", *line, "--largest", "max_sequences=1,2,4", "--within", "ttft.p95=1ns", "--set", "token_budget=64"]
@@ -143,6 +144,81 @@ def test_the_commands():
         (["serve-sweep", *line], "error: serve-sweep: nothing to vary: give --vary FIELD=VALUES or --seeds N\n"),
         ([*fitted, "--set", "x"], "error: --set: expected OPTION=VALUE, each option once, got 'x'\n"),
         ([*fitted, "--set", "block=1"], "error: block: unknown field 'block'; did you mean 'blocks'?\n"),
+    ):
+        outcome = CliRunner().invoke(app, wrong)
+        assert (outcome.exit_code, outcome.stderr) == (2, message)
+
+
+def test_a_frontier_by_hand():
+    """More blocks serve more at once: none is beaten. Of two devices each row costs twice the room of one."""
+    vary = {"blocks": [200, 9, 40]}
+    table = hosim.serve_frontier(MODEL, "h100-80gb-sxm", DRAWN, vary=vary, jobs=1)
+    swept = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary=vary, jobs=1)
+    assert list(table["blocks"]) == [9, 40, 200]
+    block = 2 * 2 * 8 * 128 * 2 * 16
+    assert list(table["cache_bytes"]) == [9 * block, 40 * block, 200 * block]
+    assert sorted(table["output_tokens_per_s"]) == sorted(swept["output_tokens_per_s"])
+    best = float("-inf")
+    for row in table.to_dict("records"):
+        assert row["pareto"] == (row["output_tokens_per_s"] > best)
+        best = max(best, row["output_tokens_per_s"])
+    seeds = hosim.serve_frontier(
+        MODEL,
+        "h100-80gb-sxm",
+        DRAWN,
+        vary={"instances": [1, 2], "blocks": [50]},
+        against="devices",
+        of="goodput",
+        limit="ttft=1s",
+        seeds=3,
+        jobs=1,
+    )
+    rows = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"instances": [1, 2]}, limit="ttft=1s", seeds=3, jobs=1)
+    assert list(seeds["devices"]) == [1, 2]
+    medians = rows.groupby("instances")["goodput_per_s"].median()
+    assert list(seeds["goodput_per_s"]) == pytest.approx([medians[1], medians[2]])
+
+
+def test_a_tier_below_is_room_for_the_cache():
+    kv = "write_through:tiers=ddr=1GiB"
+    table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"kv": [kv]}, jobs=1, blocks=10)
+    block = 2 * 2 * 8 * 128 * 2 * 16
+    assert table["cache_bytes"][0] == 10 * block + (1 << 30)
+
+
+def test_points_that_no_other_beats():
+    """Every point against every other: worse in none of the two figures and better in one beats."""
+    rows = [{"cost": c, "rate": r} for c, r in ((3, 5), (1, 2), (2, 2), (3, 7), (4, 7), (1, 2), (5, None))]
+
+    def beats(one, other):
+        return one["cost"] <= other["cost"] and one["rate"] >= other["rate"] and one != other
+
+    known = [row for row in rows if row["rate"] is not None]
+    expected = [row["rate"] is not None and not any(beats(one, row) for one in known) and row not in rows[:i] for i, row in enumerate(rows)]
+    assert pareto(rows, "cost", "rate") == expected
+    drawn = [{"requests.rate": 5, "feasible": i != 3, "x": None if i == 3 else i} for i in range(30)]
+    (found,) = seed_percentiles(drawn, ["requests.rate"], ["x"])
+    assert found == {"requests.rate": 5, "figure": "x", "runs": 30, "failed": 1, "p5": 1, "p50": 15, "p95": 28}
+
+
+def test_the_command_of_a_frontier(tmp_path):
+    line = ["serve-frontier", "llama-3.1-8b", "-H", "h100", "--requests", DRAWN, "--set", "max_sequences=4", "--jobs", "1"]
+    vary = ["--vary", "model.layers=2", "--vary", "blocks=9,200"]
+    path = tmp_path / "points.csv"
+    first = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})
+    assert first.exit_code == 0, first.stderr
+    assert "best" in first.stdout
+    kept = path.read_text().splitlines()
+    path.write_text("\n".join(kept[:2]) + "\n")  # interrupted after the first point
+    again = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})
+    assert again.stdout == first.stdout
+    assert sorted(path.read_text().splitlines()) == sorted(kept)
+    data = json.loads(CliRunner().invoke(app, [*line, *vary, "--json"]).stdout)
+    assert (data["format"], len(data["rows"])) == ("hosim.serving-frontier/1", 2)
+    for wrong, message in (
+        (line, "error: serve-frontier: nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5\n"),
+        ([*line, *vary, "--of", "goodputt"], "error: of: unknown figure 'goodputt'; did you mean 'goodput'?\n"),
+        ([*line, *vary, "--of", "goodput"], "error: of: the goodput needs limits: give limit, such as 'ttft=2s'\n"),
     ):
         outcome = CliRunner().invoke(app, wrong)
         assert (outcome.exit_code, outcome.stderr) == (2, message)

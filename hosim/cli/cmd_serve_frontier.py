@@ -1,0 +1,58 @@
+"""``hosim serve-frontier``: what a larger cache, or more devices, are worth in throughput."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hosim.cli.cmd_serve import Limit, Model, Requests
+from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary, settings_of
+from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
+from hosim.cli.options import HardwareName, Json, console, print_json
+from hosim.cli.progress import bar
+from hosim.cli.terminal import say
+from hosim.errors import InputError
+
+Of = Annotated[str, typer.Option("--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit).")]
+Against = Annotated[str, typer.Option("--against", metavar="FIGURE", help="What it costs: cache (bytes in all tiers) or devices.")]
+
+
+def serve_frontier(
+    model: Model,
+    hardware: HardwareName,
+    requests: Requests,
+    vary: Vary = None,
+    of: Of = "throughput",
+    against: Against = "cache",
+    limit: Limit = None,
+    seeds: Seeds = None,
+    set_: Set = None,
+    output: Output = None,
+    jobs: Jobs = -1,
+    scheduler: Scheduler = None,
+    json: Json = False,
+) -> None:
+    """Trade the size of the cache, or devices, against throughput.
+
+    It serves once for each combination of values, as serve-sweep does, and marks the points that no other one beats: as much for less, or
+    more for the same.
+    """
+    from hosim.api.serving_frontier import COSTS, RATES
+    from hosim.api.serving_frontier import serve_frontier as traced
+    from hosim.report.serving_studies_table import serving_frontier
+    from hosim.study.axes import read_vary
+    from hosim.study.rows import varied_columns
+
+    if not vary:
+        raise InputError("nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5", source="serve-frontier")
+    given = {"vary": vary, "of": of, "against": against, "limit": limit, "seeds": seeds, "output": output, "jobs": jobs}
+    with bar() as tell:
+        frame = traced(model, hardware, requests, **given, scheduler=scheduler, progress=tell, **settings_of(set_))  # type: ignore[arg-type]
+    rows = [{str(name): value for name, value in row.items()} for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    if output is not None:
+        say(f"wrote {output}: {len(rows):,} points")
+    if json:
+        print_json({"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows})
+    else:
+        console().print(serving_frontier(rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]))

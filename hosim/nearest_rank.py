@@ -1,0 +1,25 @@
+"""Percentiles of a few values by the nearest rank, and rows in groups of equal columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def nearest_rank(values: Sequence[float], share: int) -> float:
+    """The least value that so many per cent of the values do not exceed.
+
+    >>> [nearest_rank([4, 1, 3, 2], share) for share in (5, 50, 95)]
+    [1, 2, 4]
+    """
+    return sorted(values)[max(0, -(-share * len(values) // 100) - 1)]
+
+
+def by_point(rows: Sequence[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by the values of some columns, in the order of the first of each."""
+    points: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        points.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return points
