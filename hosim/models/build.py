@@ -21,7 +21,7 @@ from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
-from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
+from hosim.models.packed import ACTIVATIONS, CACHES, FOR_TRANSFER, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.quantised import packing_of
@@ -301,6 +301,8 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError(f"groups of mxfp4 have 32 elements, got {run.group}", where="group")
     if run.weights in SEPARATE and int(getattr(config, "num_experts", 0)):
         raise InputError(f"{run.weights} works for models without experts", where="weights")
+    if run.merged and run.cache_dtype is not None and CACHES[run.cache_dtype] in FOR_TRANSFER:
+        raise InputError(f"kernels of inference engines read no cache in {run.cache_dtype}; leave merged out", where="cache_dtype")
     latent = int(getattr(config, "kv_lora_rank", 0)) > 0
     if run.cache_dtype is not None and (latent or run.kv_block is not None or run.attention != "causal"):
         raise InputError("a packed cache works for heads of keys, with attention: causal and without kv_block", where="cache_dtype")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from hosim.models.packed import SEPARATE
+from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 SCALAR: tuple[int, ...] = ()
@@ -51,8 +51,8 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
 
 
 def operands(t: Tape, x: Value, weight: Value) -> tuple[Value, Value]:
-    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights, others unpacked first for several rows."""
-    if weight.dtype in SEPARATE and x.rows > 1:
+    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights, others unpacked first."""
+    if weight.dtype in FOR_TRANSFER or (weight.dtype in SEPARATE and x.rows > 1):
         return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
     narrow = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8"}.get(weight.computes)
     return x if narrow is None else t.narrowed(x, narrow), weight

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.models.config import Decoder, Run, key_heads
-from hosim.models.packed import CACHES, PACKINGS
+from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS
 from hosim.models.tape import Tape, Value
 
 
@@ -24,6 +24,10 @@ class Cache:
             t.ops(label, "scatter", [new], [], mutates=[kept], accessed=new.size + replace(kept, shape=new.shape).size)
         if not self.decoding:
             return first, second, ()
+        if self.first.dtype in FOR_TRANSFER:
+            pair = ((self.first, first, "unpack_first"), (self.second, second, "unpack_second"))
+            whole = [t.op(label, "copy", [kept], kept.shape, new.dtype) for kept, new, label in pair]
+            return whole[0], whole[1], ()
         if self.first.shape[:3] == self.second.shape[:3] and len(self.first.shape) == 4:
             return self.first, self.second, ()
         batch, tokens, rank = self.first.shape  # latents: one head of keys, which are the values too

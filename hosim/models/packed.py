@@ -41,6 +41,8 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "gptq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4, index_bytes=4),
     "gptq8": PackedDtype(8, 128, 2, "int8_weights", zero_bits=8, index_bytes=4),
     "awq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4),
+    # FlexGen (arXiv 2303.06865, section 5.1): a scale and a minimum in 16 bits for 64 elements
+    "flexgen4": PackedDtype(4, 64, 4, ""),
     # OCP Microscaling Formats 1.0: an exponent of 8 bits for 32 elements
     "mxfp4": PackedDtype(4, 32, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
@@ -49,15 +51,24 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "fp8_cache": PackedDtype(8, 0, 0, "fp16_fp8_cache"),
     "int8_cache": PackedDtype(8, 0, 4, "fp16_fp8_cache"),
     "int4_cache": PackedDtype(4, 64, 4, "fp16_int4_cache"),
+    "flexgen4_cache": PackedDtype(4, 64, 4, ""),
 }
-WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "mxfp4", "nf4")
+WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "flexgen4", "mxfp4", "nf4")
 PACKED = ("all", "experts")
-CACHES: Mapping[str, str] = {"fp8_e4m3": "fp8_cache", "fp8_e5m2": "fp8_cache", "int8": "int8_cache", "int4": "int4_cache"}
+CACHES: Mapping[str, str] = {
+    "fp8_e4m3": "fp8_cache",
+    "fp8_e5m2": "fp8_cache",
+    "int8": "int8_cache",
+    "int4": "int4_cache",
+    "flexgen4": "flexgen4_cache",
+}
 """By the parameter of a builder."""
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
 """The dtypes that both operands of a product can have, and the weights that this takes."""
-SEPARATE = frozenset({"nf4"})
+SEPARATE = frozenset({"nf4", "flexgen4"})
 """Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits first."""
+FOR_TRANSFER = frozenset({"flexgen4", "flexgen4_cache"})
+"""Packings that only save bytes on the way and in memory: whatever is read is unpacked into 16 bits first, also for one row."""
 
 
 def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:

@@ -1,12 +1,16 @@
 """Weights and caches in few bits: bytes by hand, which ops change, what is refused."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.op_time import op_durations
+from hosim.engine import replay
 from hosim.errors import InputError
-from hosim.hardware import Compute, Hardware, Tier
+from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.models.build import build
 from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
 
@@ -108,6 +112,41 @@ def test_nf4_is_unpacked_first_where_there_are_several_rows():
         assert sum("dequantise" in op.name for op in graph.ops) == unpacked
 
 
+def test_packed_for_the_way_alone():
+    """FlexGen's 4 bits: what moves is packed, and is unpacked into 16 bits before it is read.
+
+    A weight [64, 80] takes 64 * 40 B and 64 * 2 groups * 4 B, 3,072 B: at 1 B/ns it travels as many ns from host memory. Unpacking it reads
+    them and writes 10,240 B of bf16, at 1 kB/ns: 14 ns. The product has the FLOP, bytes and kernel of a weight in bf16.
+    """
+    packed, plain = [build("x", {**DENSE, "weights": weights, "phase": "decode"}) for weights in ("flexgen4", None)]
+    product, unpack = [packed.ops[packed.op_index[f"model.layers.0.mlp.{name}"]] for name in ("down_proj", "dequantise_2")]
+    assert packed.tensors[packed.tensor_index["model.layers.0.mlp.down_proj.weight"]].size_bytes == 3072
+    before = plain.ops[plain.op_index["model.layers.0.mlp.down_proj"]]
+    assert (product.flops, product.bytes_accessed, product.kernel, product.dtype) == (before.flops, before.bytes_accessed, "gemm", "bf16")
+    tiers = (Tier("hbm", 10**9, 10**12), Tier("ddr", 10**9, 10**12))
+    machine = Hardware("x", tiers, (Channel("h2d", "ddr", "hbm", 10**9),), Compute({"bf16": 10**12, "fp32": 10**12}))
+    homes = {"model.layers.0.mlp.down_proj.weight": "ddr"}
+    below = replace(packed, tensors=tuple([replace(t, home=homes.get(t.name)) for t in packed.tensors]))
+    fetched = CacheOp("prefetch", below.tensor_index["model.layers.0.mlp.down_proj.weight"], "ddr", "hbm")
+    timeline = replay(Plan(below, "mine", (fetched,)), machine, 10**9, record=True).timeline
+    assert timeline is not None
+    at = below.op_index[unpack.name]
+    assert timeline.op_end_ns[at] - timeline.op_start_ns[at] == 14
+    assert timeline.op_start_ns[at] >= 3072
+
+
+def test_a_cache_packed_for_the_way_alone():
+    """A token is packed where it is written, and all are unpacked where attention reads them."""
+    graph = build("x", {**DENSE, "phase": "decode", "cache_dtype": "flexgen4", "cache_home": "ddr", "batch": 3})
+    packed = 3 * 2 * 32 * (8 + 4)
+    assert {t.size_bytes for t in graph.tensors if t.kind == "kv_cache"} == {packed}
+    assert {op.bytes_accessed for op in graph.ops if op.kind == "scatter"} == {3 * 2 * (32 + 12)}
+    unpacked = [op for op in graph.ops if "unpack" in op.name]
+    assert {(len(op.inputs), op.bytes_accessed) for op in unpacked} == {(1, packed + 3 * 2 * 32 * 32)}
+    assert len(unpacked) == 4
+    assert {op.dtype for op in graph.ops if op.kind == "attention"} == {"bf16"}
+
+
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_packed_cache(merged):
     graph = build("x", {**DENSE, "phase": "decode", "cache_dtype": "int4", "batch": 3, "merged": merged})
@@ -133,6 +172,10 @@ def test_experts_alone_in_mxfp4_and_all_that_is_published_of_gpt_oss(compared):
     ("changes", "message"),
     [
         ({"weights": "int3"}, "^weights: expected one of fp8_e4m3, .*nf4; got 'int3'$"),
+        (
+            {"cache_dtype": "flexgen4", "merged": True},
+            "^cache_dtype: kernels of inference engines read no cache in flexgen4; leave merged out$",
+        ),
         ({"weights": "int4", "phase": "train"}, "^weights: packed tensors work for inference only$"),
         ({"cache_dtype": "int8", "phase": "train"}, "^cache_dtype: packed tensors work for inference only$"),
         ({"group": 32}, "^group: only packed weights have it; give weights, too$"),
