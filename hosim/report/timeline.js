@@ -78,6 +78,7 @@
   };
   const SIZES = ["TiB", "GiB", "MiB", "KiB"].map((unit, i) => [1024 ** (4 - i), unit]).concat([[1, "B"]]);
   const size = (bytes) => human(bytes, SIZES);
+  const amount = ({ unit }, value) => (unit ? `${Math.round(value).toLocaleString("en")} ${unit}` : size(value)); // a curve of other things
   const short = (name) => (name.length > 100 ? `${name.slice(0, 72)}...${name.slice(-25)}` : name);
 
   // -- drawing ---------------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@
     }
     label(tier, line.y + 14);
     pen.fillStyle = "#777";
-    pen.fillText(`to ${size(top / 1.05)}`, margin - 8, line.y + 28, margin - 10);
+    pen.fillText(`to ${amount(line.memory, top / 1.05)}`, margin - 8, line.y + 28, margin - 10);
   }
 
   function label(text, y) {
@@ -356,9 +357,9 @@
 
   function says(line, ns, near) {
     if (line.memory) {
-      const { times, bytes, tier } = line.memory;
+      const { times, bytes, tier, unit } = line.memory;
       if (ns > line.memory.end) return `${instant(ns)}: all has ended`;
-      return `${instant(ns)}: ${tier} holds ${size(bytes[Math.max(first(times, ns + 1) - 1, 0)])}`;
+      return `${instant(ns)}: ${tier} ${unit ? "has" : "holds"} ${amount(line.memory, bytes[Math.max(first(times, ns + 1) - 1, 0)])}`;
     }
     const i = bar(line, ns, near);
     return i < 0 ? `${instant(ns)}: ${line.row.label} is idle` : describes(line, i);

@@ -181,7 +181,7 @@ class Engine:
 
     def _begin(self, iteration: Iteration, sample: tuple[int, int, int]) -> int:
         end = self._now + self._time_of(iteration)
-        self.samples.append(Sample(self._now, end, *sample, iteration.tokens))
+        self.samples.append(Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below()))
         return end
 
     def _finish(self, iteration: Iteration) -> None:

@@ -165,6 +165,10 @@ class Scheduler:
         """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last."""
         return self._blocks(request.prompt_tokens + request.output_tokens - 1) <= self.pool.count
 
+    def held_below(self) -> tuple[int, ...]:
+        """Blocks that are taken in the tiers below the device, from the first."""
+        return () if self._tiers is None else tuple(tier.held for tier in self._tiers.tiers)
+
     def tokens_ahead(self) -> int:
         """Tokens that the requests here have still to compute before each gets its next one."""
         return sum(sequence.tokens - sequence.computed for there in (self.running, self.waiting) for sequence in there)

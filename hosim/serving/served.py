@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Sample:
     """An engine when an iteration begins: who runs and waits, the blocks that are held, and what the iteration computes.
 
-    ``instance`` is which of several engines it is.
+    ``instance`` is which of several engines it is, and ``below`` are the blocks taken in each tier below, on each device.
     """
 
     start_ns: int
@@ -32,6 +32,7 @@ class Sample:
     held_blocks: int
     tokens: int
     instance: int = 0
+    below: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,10 +105,16 @@ class Served:
         return frame
 
     def iterations(self) -> DataFrame:
-        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes."""
+        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes.
+
+        With tiers below the device there is a column for each, such as ``ddr_blocks``: the blocks that are taken there on each device.
+        """
         from pandas import DataFrame
 
-        return DataFrame([asdict(sample) for sample in self.samples])
+        frame = DataFrame([asdict(sample) for sample in self.samples])
+        below = frame.pop("below")
+        names = [] if self.kv is None else list(self.kv.tiers)[1:]
+        return frame.assign(**{f"{name}_blocks": [held[place] for held in below] for place, name in enumerate(names)})
 
     @property
     def span_ns(self) -> int:

@@ -1,6 +1,8 @@
 """Pictures, page and trace of requests that were served on the toy engine, and goodput by hand."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +10,14 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.io import find_hardware, load_hardware
 from hosim.report.figures import image
 from hosim.report.serving_figures import curves, serving_figure
+from hosim.report.serving_timeline import serving_widget
 from hosim.report.serving_trace import serving_trace
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.goodput import latency_limits
+from hosim.serving.kv_setup import kv_setup
 from hosim.serving.request import Request
 from hosim.serving.scheduler import EngineLimits
 
@@ -20,8 +25,6 @@ from hosim.serving.scheduler import EngineLimits
 @pytest.fixture(scope="module")
 def served():
     """Two requests that meet, as `test_decoding_goes_before_prompts` derives, and one that finds the engine empty, from 100 to 114."""
-    from dataclasses import replace
-
     requests = [Request(0, 4, 3), Request(5, 9, 1), Request(100, 4, 1)]
     found = serve_requests(requests, EngineLimits(8, 4, 4), 10, lambda iteration: 10 + iteration.tokens, ahead=False)
     return replace(found, about={"model": "toy", "hardware": "machine"})
@@ -117,3 +120,39 @@ def test_the_command_writes_picture_page_and_trace(tmp_path):
         assert (judged.exit_code, said in judged.stderr) == (code, True), judged.stderr
     wrong = CliRunner().invoke(app, [*line, "--trace", str(tmp_path / "a.txt")])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+
+def widget_data(served):
+    text = serving_widget(served)
+    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_a_zoomable_timeline_by_hand(served):
+    """Iterations from 0, 14, 32 and 100 ns, with a gap from 45 on; the first request holds a block or two, both together at most five."""
+    data = widget_data(served)
+    rows, running, waiting, cache = data["groups"]
+    (row,) = rows["rows"]
+    assert row["times"] == [0, 14, 0, 18, 0, 13, 55, 14]  # a gap and a length each
+    assert data["end"] == 114
+    assert data["names"]["rests"][0] == "4 tokens, 1 run, 0 wait"
+    assert [one["memory"]["tier"] for one in (running, waiting, cache)] == ["running", "waiting", "cache"]
+    assert (running["memory"]["times"], running["memory"]["bytes"]) == ([0, 14, 32, 45, 100, 114], [1, 2, 2, 0, 1, 0])
+    assert max(cache["memory"]["bytes"]) == served.summary()["peak_blocks"]
+    assert {one["memory"]["unit"] for one in (running, waiting)} == {"sequences"}
+
+
+def test_a_timeline_has_a_curve_for_each_tier():
+    """What is written through is in DDR from the end of the iteration that filled it: the curve reaches what the tier held at most."""
+    machine = load_hardware(find_hardware("h100-80gb-sxm"))
+    kv = kv_setup("write_through:tiers=ddr=64MiB", machine, 1, 1 << 20)
+    requests = [Request(1_000_000 * i, 4 + 8 * i, 3) for i in range(6)]
+    found = serve_requests(requests, EngineLimits(8, 4, 4), 20, lambda iteration: 1_000_000, kv=kv)
+    data = widget_data(replace(found, about={"model": "toy", "hardware": "machine"}))
+    names = [group["memory"]["tier"] for group in data["groups"][1:]]
+    assert names == ["running", "waiting", "hbm", "ddr"]
+    ddr = data["groups"][-1]["memory"]["bytes"]
+    assert ddr == sorted(ddr)  # nothing leaves it
+    assert 0 == ddr[0] < ddr[-1] <= found.kv.tiers["ddr"].peak_blocks
+    table = found.iterations()
+    assert list(table["ddr_blocks"]) == [sample.below[0] for sample in found.samples]
+    assert "below" not in table
