@@ -45,6 +45,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": WEIGHTS,
     "packed": PACKED,
     "activations": tuple(ACTIVATIONS),
+    "products": ("fp8",),
     "cache_dtype": tuple(CACHES),
     "schedule": SCHEDULES,
 }
@@ -288,6 +289,8 @@ def _check_context_parallel(config: Layered, run: Run) -> None:
 
 def _check_packed(config: Layered, run: Run) -> None:
     """Raise :class:`InputError` unless there are kernels for weights and a cache that are packed so."""
+    if run.products and (not run.training or int(getattr(config, "num_experts", 0)) or run.dtype == "fp32"):
+        raise InputError("works for phase=train in 16 bits, for models without experts", where="products")
     if run.training and (run.weights or run.cache_dtype):
         raise InputError("packed tensors work for inference only", where="weights" if run.weights else "cache_dtype")
     for key in ("group", "packed", "activations"):

@@ -120,6 +120,9 @@ class Run:
     ``packed``: ``all`` of them, or those of ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
     other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
 
+    ``products``: the dtype that the products of layers are computed in, in training (none: ``dtype``; ``fp8``: both operands, and the
+    gradients of results, are rounded to it, as Transformer Engine does).
+
     ``data``: devices that each have their own batch of a training step; ``zero`` says what they share beside (0: nothing; 1 to 3:
     :mod:`hosim.models.data_parallel`). In stage 3 layers are gathered ``prefetch`` ahead, and again in the backward pass unless they are
     not resharded (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced in fp32.
@@ -165,6 +168,7 @@ class Run:
     packed: str | None = None
     activations: str | None = None
     cache_dtype: str | None = None
+    products: str | None = None
     data: int = 1
     zero: int = 0
     reshard: bool = True

@@ -29,7 +29,7 @@ def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool 
 def factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], kind: str = "parameter", home: str | None = None) -> Value:
     """The weight of a product, packed if the run says so."""
     if run.weights is None or (run.packed == "experts" and kind != "expert"):
-        return t.parameter(name, shape, run.dtype, kind, home)
+        return t.parameter(name, shape, run.dtype, kind, home, computes=run.products or "")
     computes = run.activations or PACKINGS[run.weights].computes
     if run.activations == "fp8" and run.group:
         computes = "fp8_block"

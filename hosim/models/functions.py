@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
@@ -16,7 +17,10 @@ SCALAR: tuple[int, ...] = ()
 
 
 def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: str = "linear") -> Value:
-    """``x @ weight.T + bias``; ``weight`` is [out, in]."""
+    """``x @ weight.T + bias``; ``weight`` is [out, in].
+
+    Of a weight that computes in fp8 the gradients do, too: of the output one rounded to fp8, and ``x`` as it was rounded going forward.
+    """
     wide, narrow = weight.shape
     flops = 2 * x.rows * wide * narrow
     read, factor = operands(t, x, weight)
@@ -35,13 +39,16 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
     )
 
     def gradient(g: Value) -> None:
+        # a gradient's tensor is added to in place later on, so that what is rounded of it stands for nothing else
+        arrived, factor = operands(t, replace(g, node=0), weight, once=True)
+        how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": factor.computes}
         if x.node:
-            t.give(x, t.op(f"{label}.grad_input", "matmul", [g, weight], x.shape, flops=flops, kernel="gemm", sizes=(rows, narrow, wide)))
+            t.give(x, t.op(f"{label}.grad_input", "matmul", [arrived, factor], x.shape, x.dtype, sizes=(rows, narrow, wide), **how))
         if weight.node:
-            sizes = (wide, narrow, rows)
+            shape, sizes = weight.shape, (wide, narrow, rows)
             t.give(
                 weight,
-                t.op(f"{label}.grad_weight", "matmul", [g, x], weight.shape, flops=flops, gradient_of=weight, kernel="gemm", sizes=sizes),
+                t.op(f"{label}.grad_weight", "matmul", [arrived, read], shape, weight.dtype, gradient_of=weight, sizes=sizes, **how),
             )
         if bias is not None:
             t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
@@ -50,11 +57,14 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
     return y
 
 
-def operands(t: Tape, x: Value, weight: Value) -> tuple[Value, Value]:
+def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[Value, Value]:
     """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights, others unpacked first."""
     if weight.dtype in FOR_TRANSFER or (weight.dtype in SEPARATE and x.rows > 1):
         return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
     narrow = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8"}.get(weight.computes)
+    if narrow is not None and weight.dtype in ITEM_BYTES:  # in training, where the weight itself is wider
+        rounded = t.op("quantise", "elementwise", [x], x.shape, narrow) if once else t.narrowed(x, narrow)
+        return rounded, replace(t.narrowed(weight, narrow, "quantise_weight"), computes=weight.computes)
     return x if narrow is None else t.narrowed(x, narrow), weight
 
 

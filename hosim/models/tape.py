@@ -96,7 +96,7 @@ class Tape:
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
-        self._narrowed: dict[tuple[str, str], Value] = {}
+        self._narrowed: dict[tuple[str, str, str], Value] = {}
         # results that selective recomputation does not compute again, and None where it does
         self._keeps: deque[tuple[Value, ...] | None] | None = None
         self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
@@ -266,13 +266,14 @@ class Tape:
             computes=computes,
         )[0]
 
-    def narrowed(self, x: Value, dtype: str) -> Value:
-        """``x`` in a narrower dtype, made at first use; with ``merged`` kernels, the one that makes ``x`` does that."""
+    def narrowed(self, x: Value, dtype: str, label: str = "quantise") -> Value:
+        """``x`` in a narrower dtype, made at first use of a pass; with ``merged`` kernels, the one that makes ``x`` does that."""
         if self.merged:
             return replace(x, dtype=dtype)
-        if (x.tensor, dtype) not in self._narrowed:
-            self._narrowed[x.tensor, dtype] = self.op("quantise", "elementwise", [x], x.shape, dtype)
-        return replace(self._narrowed[x.tensor, dtype], shape=x.shape)
+        key = self._phase + self.micro_batch, x.tensor, dtype
+        if key not in self._narrowed:
+            self._narrowed[key] = self.op(label, "elementwise", [x], x.shape, dtype)
+        return replace(self._narrowed[key], shape=x.shape)
 
     def copied(self, op: Op, names: Mapping[int, str]) -> None:
         """Emit an op of another graph; ``names`` says what each tensor that it uses is called here."""
