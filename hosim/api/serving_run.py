@@ -195,7 +195,7 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     if kv is None and not swaps:
         return None
     block_bytes = block_tokens * modelled.cache_bytes_per_token
-    return kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps)
+    return kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers)
 
 
 def _link(text: str | None, instances: int, prefills: int, decodes: int, modelled: ModelledIterations, block_tokens: int) -> KvLink | None:

@@ -23,6 +23,8 @@ class Awaited:
 
     def __init__(self) -> None:
         self.over = False
+        self.layers_ns: list[int] = []
+        """When the parts of a copy by layers were there; of other copies nothing."""
         self._then: list[Callable[[], None]] = []
 
     def then(self, call: Callable[[], None]) -> None:
@@ -190,4 +192,24 @@ class BlockCopies:
         channel = self.channels[self.machine.channels.index(joined)]
         copy = Awaited()
         when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy))
+        return copy
+
+    def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
+        """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for each."""
+        whole, copy = blocks * self._block_bytes, Awaited()
+        joined = self.machine.channel_between[source, destination]
+        channel = self.channels[self.machine.channels.index(joined)]
+
+        def there() -> None:
+            copy.layers_ns.append(self.now_ns)
+            if len(copy.layers_ns) == layers:
+                copy.end()
+
+        def issue() -> None:
+            for layer in range(layers):
+                part = Awaited()
+                part.then(there)
+                self._shared.issue(channel, source, destination, whole * (layer + 1) // layers - whole * layer // layers, part)
+
+        when_over(after, issue)
         return copy

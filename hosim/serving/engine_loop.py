@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -127,26 +128,32 @@ class Engine:
             if iteration is None:
                 yield from self._idle()
             else:
+                reads = self.scheduler.reads
                 yield from self._through(gates)
                 yield self._env.timeout(self._begin(iteration, sample) - self._now)
+                if reads:
+                    yield from self._layers(reads)
                 self._finish(iteration)
 
     def ahead(self) -> Generator[simpy.Event, Any, None]:
         """An iteration is scheduled when the one before begins."""
-        pending: tuple[Iteration, int] | None = None
+        pending: tuple[Iteration, int, Sequence[Awaited]] | None = None
         while self._left:
             yield self._env.timeout(0)
             iteration, sample, gates = self._scheduled()
+            reads = self.scheduler.reads
             if iteration is None and pending is None:
                 yield from self._idle()
                 continue
             if pending is not None:
                 yield self._env.timeout(pending[1] - self._now)
+                if pending[2]:
+                    yield from self._layers(pending[2])
                 self._finish(pending[0])
             pending = None
             if iteration is not None:
                 yield from self._through(gates)
-                pending = iteration, self._begin(iteration, sample)
+                pending = iteration, self._begin(iteration, sample), reads
 
     def wake(self) -> None:
         """Something arrived: a request, or blocks."""
@@ -163,12 +170,33 @@ class Engine:
     def _through(self, gates: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
         """Wait until blocks can be written."""
         since = self._now
-        for gate in gates:
-            if not gate.over:
-                gate.then(self.wake)
-            while not gate.over:
-                yield self._changed
+        yield from self._until(gates)
         self.stall_ns["evictions"] += self._now - since
+
+    def _layers(self, reads: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
+        """The iteration that began last would end now: wait for the layers of what it reads.
+
+        Each layer takes an equal part of its time, and begins when the one before has ended and its blocks are there.
+        """
+        yield from self._until(reads)
+        began, took = self.samples[-1].start_ns, self.samples[-1].end_ns - self.samples[-1].start_ns
+        end = began + took
+        for read in reads:
+            parts = len(read.layers_ns)
+            for layer, there in enumerate(read.layers_ns):
+                end = max(end, there - (-took * (parts - layer) // parts))
+        self.stall_ns["loads"] += end - began - took
+        self.samples[-1] = replace(self.samples[-1], end_ns=end)
+        if end > self._now:
+            yield self._env.timeout(end - self._now)
+
+    def _until(self, awaited: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
+        """Wait until all are over."""
+        for one in awaited:
+            if not one.over:
+                one.then(self.wake)
+            while not one.over:
+                yield self._changed
 
     def _scheduled(self) -> tuple[Iteration | None, tuple[int, int, int], Sequence[Awaited]]:
         """The next iteration, those who run and wait, the blocks that are held, and what it waits for."""

@@ -12,7 +12,7 @@ from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean
 from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.block_tier import BlockTier
-from hosim.serving.kv_policies.kv_registry import kv_policy
+from hosim.serving.kv_policies.kv_registry import LOADING, kv_policy
 from hosim.serving.tiered_pool import TieredPool
 from hosim.units import parse_size
 
@@ -22,7 +22,8 @@ class KvSetup:
     """What :func:`kv_setup` found: each time it is called it makes empty caches.
 
     ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
-    ``swaps`` says that preempted sequences are swapped out. Each host has ``per_host`` engines; ``None``: one host has all.
+    ``swaps`` says that preempted sequences are swapped out. Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up
+    in ``layers`` parts.
     """
 
     policy: str
@@ -31,6 +32,7 @@ class KvSetup:
     block_bytes: int
     swaps: bool = False
     per_host: int | None = None
+    layers: int = 1
 
     def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1, channels: EngineChannels | None = None) -> list[TieredPool]:
         """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share.
@@ -49,17 +51,20 @@ class KvSetup:
                 tiers.append(stores.setdefault(place, BlockTier(name, capacity)))
             copies = BlockCopies(channels, self.block_bytes, engine)
             pools.append(TieredPool(blocks, tiers, copies, policy.rules(parameters), ticks))
+            pools[-1].layers = self.layers
         return pools
 
 
-def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swaps: bool = False) -> KvSetup:
-    """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each. Raises :class:`InputError`.
+def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swaps: bool = False, layers: int = 1) -> KvSetup:
+    """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each, of ``layers``. Raises :class:`InputError`.
 
     The devices share the tiers of their host, and those of all, evenly. An engine that fits on one host is on one.
     """
     _, parameters = kv_policy(text)
     machine = replace(hardware, devices=devices)
-    asked = parameters["tiers"]
+    asked, loading = parameters["tiers"], parameters["loading"]
+    if loading not in LOADING:
+        raise InputError(f"expected {' or '.join(LOADING)}, got {loading!r}", source="kv", where="loading")
     sizes = _asked(asked, machine) if asked is not None else dict.fromkeys(_chain(machine))
     if not sizes:
         raise InputError(f"{hardware.name} has no tier below {hardware.device_tier} that channels lead to and from", source="kv")
@@ -74,7 +79,9 @@ def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swap
                 f"expected at most the {whole:,} B that {hardware.name} has of {name}, got {size:,} B", source="kv", where="tiers"
             )
         tiers.append((name, (mine if size is None else size // devices) // block_bytes))
-    return KvSetup(text.strip(), machine, tuple(tiers), block_bytes, swaps, engines_per_host(hardware, devices))
+    return KvSetup(
+        text.strip(), machine, tuple(tiers), block_bytes, swaps, engines_per_host(hardware, devices), layers if loading == "layers" else 1
+    )
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:

@@ -158,6 +158,8 @@ class Scheduler:
         """The requests that the last iteration admitted."""
         self.gates: list[Awaited] = []
         """What has to be over before the last iteration can begin."""
+        self.reads: list[Awaited] = []
+        """Copies by layers that the last iteration reads from, each layer as it comes."""
         self.load_waits_ns: list[int] = []
         """What sequences waited for their blocks."""
 
@@ -225,10 +227,11 @@ class Scheduler:
         batch: dict[int, tuple[_Sequence, int]] = {}
         before = self.preemptions
         self.admitted = []
+        self.reads = []
         for sequence in list(self.running):
             if budget == 0:
                 break
-            if not sequence.blocks or sequence.is_loading:  # without blocks: it was preempted
+            if not sequence.blocks or (sequence.loads and self._has_to_wait(sequence)):  # without blocks: it was preempted
                 continue
             new = min(sequence.tokens - sequence.computed, budget)
             if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new, batch):
@@ -326,7 +329,7 @@ class Scheduler:
             sequence.admitted = True
             self.running.append(sequence)
             self.admitted.append(sequence.number)
-            if sequence.is_loading:
+            if sequence.loads and self._has_to_wait(sequence):
                 if sequence.handed is None:
                     self._time_load(sequence)
                 continue
@@ -347,6 +350,15 @@ class Scheduler:
         sequence.blocks = sequence.blocks + fresh
         sequence.loads.append(handed.fetch(len(fresh), waits))
         return True
+
+    def _has_to_wait(self, sequence: _Sequence) -> bool:
+        """Whether a sequence computes nothing before all of its blocks are there; if its layers wait instead, the iteration reads them."""
+        if not sequence.is_loading:
+            return False
+        if sequence.handed is not None or self._tiers is None or self._tiers.layers == 1:
+            return True
+        self.reads += sequence.loads
+        return False
 
     def _time_load(self, sequence: _Sequence) -> None:
         """Note how long a sequence waits for its blocks."""

@@ -32,6 +32,8 @@ class TieredPool(BlockPool):
         self.rules = rules
         self.copies = copies
         self.wake: Callable[[], None] = lambda: None
+        self.layers = 1
+        """In how many parts blocks come up, if the layers of an iteration wait for them one by one."""
         self.gates: list[Awaited] = []
         self.hits = [0] * (1 + len(tiers))
         self.dropped = 0
@@ -289,6 +291,8 @@ class TieredPool(BlockPool):
         while True:
             name = self.tiers[place].name
             direct = (name, self._device) in self.copies.machine.channel_between
+            if direct and self.layers > 1:
+                return self.copies.copy_layers(name, self._device, size, self.layers, after)
             copy = self.copies.copy(name, self._device if direct else self.tiers[place - 1].name, size, after)
             if direct:
                 return copy

@@ -18,12 +18,16 @@ _TIERS = Parameter(
     "str",
     "tiers below, from the first: ddr/nvme, with sizes ddr=500GiB/nvme; none: the device's neighbour and on while channels lead",
 )
+LOADING = ("requests", "layers")
+"""What waits for blocks to come up: a request until it is taken into an iteration, or each layer of the iteration."""
+
+_LOADING = Parameter("requests", "str", "what waits for blocks to come up: requests, or layers of the iteration that reads them")
 _REQUESTS = Parameter(8, "int", "how many requests at the head of the queue blocks come up for")
 
 
 @dataclass(frozen=True)
 class KvPolicy:
-    """A policy for the cache: its name, a line, where its rules are made, and its parameters beside ``tiers``."""
+    """A policy for the cache: its name, a line, where its rules are made, and its parameters beside ``tiers`` and ``loading``."""
 
     name: str
     summary: str
@@ -35,7 +39,7 @@ class KvPolicy:
     @property
     def settings(self) -> Mapping[str, Parameter]:
         """Its parameters by name."""
-        return {"tiers": _TIERS, **self.own}
+        return {"tiers": _TIERS, "loading": _LOADING, **self.own}
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -64,7 +68,7 @@ KV_POLICIES = (
         "full blocks are copied below at once, so that evictions wait for no copy",
         "kv_write_through",
         models="vLLM's OffloadingConnector, LMCache, Mooncake's store",
-        leaves_out="loading layer by layer while the prompt's first layers compute; chunks of 256 tokens",
+        leaves_out="chunks of 256 tokens",
     ),
     KvPolicy(
         "prefetch_queued",
@@ -98,7 +102,7 @@ def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
     """The policy and all of its parameters, from ``name`` or ``name:parameter=value:parameter=value``. Raises :class:`InputError`.
 
     >>> kv_policy("prefetch_queued:requests=4")[1]
-    {'tiers': None, 'requests': 4}
+    {'tiers': None, 'loading': 'requests', 'requests': 4}
     """
     name, *settings = text.strip().split(":")
     names = [policy.name for policy in KV_POLICIES]
