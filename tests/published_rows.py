@@ -56,13 +56,13 @@ def generated() -> dict[str, PublishedRow]:
     }
 
 
-def generation_graph(row: PublishedRow, phase: str, cache_home: str | None) -> Graph:
-    """The prompt of a generation, or the decoding step half-way through it."""
+def generation_graph(row: PublishedRow, phase: str, cache_home: str | None, **parameters: Any) -> Graph:
+    """The prompt of a generation, or the decoding step half-way through it; ``parameters`` are more of the builder's."""
     half = row.run["prompt"] + row.run["generate"] // 2
     tokens = {"sequence": row.run["prompt"]} if phase == "prefill" else {"context": half}
     home = {} if cache_home is None else {"cache_home": cache_home}
     step = replace(row, phase=phase, run={"batch": row.run["batch"], **tokens})
-    return graph_of_row(step, parameters={"dtype": "fp16", **home})
+    return graph_of_row(step, parameters={"dtype": "fp16", **home, **parameters})
 
 
 def graph_of_row(row: PublishedRow, parameters: Mapping[str, Any] = MappingProxyType({}), **config: Any) -> Graph:

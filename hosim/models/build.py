@@ -21,9 +21,11 @@ from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
 from hosim.models.names import NAMES
+from hosim.models.optimizer import UPDATES
 from hosim.models.packed import ACTIVATIONS, CACHES, FOR_TRANSFER, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
+from hosim.models.processors_of_run import at_home
 from hosim.models.quantised import packing_of
 from hosim.models.routing_draw import generate
 from hosim.models.step import step
@@ -48,6 +50,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "products": ("fp8",),
     "cache_dtype": tuple(CACHES),
     "schedule": SCHEDULES,
+    "update": UPDATES,
 }
 _PACKING = frozenset(("weights", "group", "packed", "activations"))
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -110,6 +113,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     _check_sequence_parallel(config, run)
     _check_context_parallel(config, run)
     _check_packed(config, run)
+    run = at_home(given, config, run)
     if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
         run = replace(run, packed="experts")
     _check_shards(config, run)

@@ -132,6 +132,10 @@ class Run:
     the last ``window_blocks``, the one being written among them, are in the device tier and always read; of the older ones, which live in
     ``cache_home``, ``chosen_blocks``. A prompt writes its whole cache, and each of its queries reads so many blocks.
 
+    ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer, the routed experts, or the attention of a
+    decoding step (docs/contract.md, rule 20); what only these read lives there unless its home says otherwise. ``update`` says when such an
+    optimizer runs: see :mod:`hosim.models.optimizer`.
+
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
     """
 
@@ -179,6 +183,10 @@ class Run:
     sink_blocks: int = 1
     window_blocks: int = 2
     chosen_blocks: int = 4
+    optimizer_on: str | None = None
+    update: str = "synchronous"
+    experts_on: str | None = None
+    attention_on: str | None = None
     states_home: str | None = None
     experts_home: str | None = None
     cache_home: str | None = None

@@ -85,18 +85,19 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
     passed = both.size + sum([value.size for value in beside]) + result
-    (y,) = t.ops(
-        "attention",
-        "attention",
-        [both, *beside],
-        [((batch, tokens, heads * width), both.dtype)],
-        mutates=kept,
-        flops=4 * batch * heads * tokens * min(keys, window) * width,
-        accessed=passed + sum([tensor.size for tensor in kept]),
-        kernel=kernel,
-        sizes=sizes,
-        computes="" if cache is None else cache.first.computes,
-    )
+    with t.on(run.attention_on):
+        (y,) = t.ops(
+            "attention",
+            "attention",
+            [both, *beside],
+            [((batch, tokens, heads * width), both.dtype)],
+            mutates=kept,
+            flops=4 * batch * heads * tokens * min(keys, window) * width,
+            accessed=passed + sum([tensor.size for tensor in kept]),
+            kernel=kernel,
+            sizes=sizes,
+            computes="" if cache is None else cache.first.computes,
+        )
     return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
 
@@ -127,19 +128,20 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     ]
     batch = tokens * run.expert
     read = round(sum([value.size for value in (up, down, *biases)]) * share_touched(batch, top, config.num_experts))
-    entering, up = operands(t, rows, up)
-    y = t.op(
-        "experts",
-        "matmul",
-        [entering, up, down, *biases, chosen, weights],
-        rows.shape,
-        rows.dtype,
-        computes=up.computes,
-        flops=6 * tokens * top * hidden * width,
-        accessed=read + entering.size + rows.size,
-        kernel="moe",
-        sizes=(batch, hidden, config.moe_intermediate_size, top, config.num_experts, tensor, run.expert),
-    )
+    with t.on(run.experts_on):
+        entering, up = operands(t, rows, up)
+        y = t.op(
+            "experts",
+            "matmul",
+            [entering, up, down, *biases, chosen, weights],
+            rows.shape,
+            rows.dtype,
+            computes=up.computes,
+            flops=6 * tokens * top * hidden * width,
+            accessed=read + entering.size + rows.size,
+            kernel="moe",
+            sizes=(batch, hidden, config.moe_intermediate_size, top, config.num_experts, tensor, run.expert),
+        )
     if run.expert > 1:
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
     y = y.view(*x.shape)

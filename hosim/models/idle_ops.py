@@ -8,18 +8,22 @@ from hosim.graph import Graph
 
 
 def without_idle(graph: Graph, prefix: str) -> Graph:
-    """The graph without the ops whose names begin with ``prefix`` and whose results nobody uses."""
-    needed = bytearray(len(graph.tensors))
+    """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and that nobody waits for."""
+    needed, awaited = bytearray(len(graph.tensors)), bytearray(len(graph.ops))
     keep = []
-    for op in reversed(graph.ops):
-        if op.name.startswith(prefix) and not any([needed[t] for t in op.writes]):
+    for i in reversed(range(len(graph.ops))):
+        op = graph.ops[i]
+        if op.name.startswith(prefix) and not awaited[i] and not any([needed[t] for t in op.writes]):
             continue
-        keep.append(op)
+        keep.append(i)
         for t in op.reads:
             needed[t] = 1
+        for d in op.deps:
+            awaited[d] = 1
     if len(keep) == len(graph.ops):
         return graph
-    ops = tuple(reversed(keep))
+    number = {i: n for n, i in enumerate(reversed(keep))}
+    ops = tuple([replace(graph.ops[i], deps=tuple([number[d] for d in graph.ops[i].deps])) for i in number])
     used = sorted({t for op in ops for t in op.uses} | {t for t, tensor in enumerate(graph.tensors) if tensor.persistent})
     place = {t: i for i, t in enumerate(used)}
 

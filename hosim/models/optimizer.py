@@ -1,11 +1,30 @@
-"""The optimizer step: AdamW as one kernel per parameter."""
+"""The optimizer step: AdamW as one kernel per parameter, on the device or on the processor of a tier below.
+
+On another processor (``run.optimizer_on``) it is that of ZeRO-Offload (J. Ren et al., ATC 2021): it reads the gradient, reads and writes
+the fp32 parameter and moments in that tier, and writes the parameter in the dtype of the step there, from where it goes back to the device.
+``run.update`` is one of :data:`UPDATES`:
+
+``synchronous``
+    It begins when every gradient is there, as checks for overflow and clipping by the norm of all gradients have it (DeepSpeed).
+``speculative``
+    It begins with the first gradient, and takes them in the order in which the backward pass makes them; a step that a check rejects would
+    be undone (SuperOffload, X. Lian et al., arXiv 2509.21271). Undoing is not modelled.
+``delayed``
+    It runs beside the passes with the gradients of the step before, and the parameters change at the end of the step (ZeRO-Offload's
+    delayed parameter update). Of a parameter there are two copies in the tier of the processor for a while, and of a gradient, too; that of
+    this step takes the place of the one before by a change of pointers.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from hosim.models.config import Run
-from hosim.models.tape import Learned, Tape
+from hosim.models.tape import Learned, Tape, Value
+
+UPDATES = ("synchronous", "speculative", "delayed")
+"""When an optimizer on another processor than the device's runs."""
 
 
 def adamw(t: Tape, run: Run, learned: Learned, *, master: bool) -> None:
@@ -14,9 +33,41 @@ def adamw(t: Tape, run: Run, learned: Learned, *, master: bool) -> None:
     The states are fp32 and live in ``run.states_home``. The kernel reads the gradient, and reads and writes the states.
     """
     with t.scope("optimizer"):
+        if run.optimizer_on is not None:
+            _on_another(t, run, run.optimizer_on, learned, master)
+            return
         for parameter, gradient in learned:
-            names = ("master", "exp_avg", "exp_avg_sq") if master else ("exp_avg", "exp_avg_sq")
-            shape = (prod(parameter.shape),)
-            states = [t.held(f"{parameter.tensor}.{name}", shape, "fp32", "optimizer_state", run.states_home) for name in names]
+            states = _states(t, parameter, master, run.states_home)
             written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
             t.ops(parameter.tensor, "optimizer", [gradient], [], mutates=[parameter, *states], accessed=gradient.size + written)
+
+
+def _states(t: Tape, parameter: Value, master: bool, home: str | None) -> list[Value]:
+    names = ("master", "exp_avg", "exp_avg_sq") if master else ("exp_avg", "exp_avg_sq")
+    return [t.held(f"{parameter.tensor}.{name}", (prod(parameter.shape),), "fp32", "optimizer_state", home) for name in names]
+
+
+def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: bool) -> None:
+    """The updates on the processor of a tier; without ``master`` what it writes is the parameter that it has read."""
+    after = list(t.last_ops.values()) if run.update == "synchronous" else []
+    applied: list[tuple[Value, Value]] = []
+    kept: list[tuple[Value, Value]] = []
+    for parameter, gradient in learned if run.update == "synchronous" else reversed(learned):
+        states = _states(t, parameter, master, run.states_home)
+        read, written = gradient, parameter
+        if run.update == "delayed":
+            read = Value(f"{parameter.tensor}.previous_grad", gradient.shape, gradient.dtype)
+            t.builder.tensor(read.tensor, read.size, "gradient", processor, persistent=True)
+            written = replace(parameter, tensor=f"{parameter.tensor}.next")
+            t.builder.tensor(written.tensor, written.size, "activation")
+            applied.append((parameter, written))
+            kept.append((gradient, read))
+        accessed = read.size + sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
+        changed, replaced = (states, [written]) if master else ([parameter, *states], [])
+        with t.on(processor):
+            t.ops(parameter.tensor, "optimizer", [read], [], mutates=changed, overwrites=replaced, accessed=accessed, deps=after)
+    with t.on(processor):
+        for gradient, previous in kept:
+            t.ops(f"{gradient.tensor}.keep", "copy", [gradient], [], overwrites=[previous], accessed=0, duration_ns=0)
+    for parameter, new in applied:
+        t.ops(f"{parameter.tensor}.apply", "copy", [new], [], overwrites=[parameter], accessed=2 * parameter.size)

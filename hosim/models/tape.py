@@ -75,6 +75,7 @@ class Tape:
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
+    ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
     def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False) -> None:
@@ -96,6 +97,8 @@ class Tape:
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
+        self.last_ops: dict[str, str] = {}
+        self._processor = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
         # results that selective recomputation does not compute again, and None where it does
         self._keeps: deque[tuple[Value, ...] | None] | None = None
@@ -154,6 +157,16 @@ class Tape:
     # -- ops ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
+    def on(self, processor: str | None) -> Iterator[None]:
+        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels of the device; ``None``: as outside."""
+        before = self._processor
+        self._processor = processor or before
+        try:
+            yield
+        finally:
+            self._processor = before
+
+    @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Names inside begin with ``name`` and a dot; with an empty name they are as outside."""
         before = self._scope
@@ -171,6 +184,7 @@ class Tape:
         results: Sequence[tuple[tuple[int, ...], str]],
         *,
         mutates: Sequence[Value] = (),
+        overwrites: Sequence[Value] = (),
         flops: int = 0,
         accessed: int | None = None,
         workspace: int = 0,
@@ -187,7 +201,8 @@ class Tape:
 
         Its dtype is ``computes``; without, that of its first input if it has FLOP, else the widest that it uses.
 
-        ``accessed`` defaults to what it reads and writes, mutated tensors twice. A result that is the gradient of a parameter is of kind
+        ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``overwrites`` are tensors made before that it writes
+        unread. A result that is the gradient of a parameter is of kind
         ``gradient``, if it is the first one.
         """
         keeps = self._keeps if flops or kind in COLLECTIVE_KINDS else None
@@ -209,25 +224,27 @@ class Tape:
                 self._own.add(value.tensor)
             made.append(value)
         if accessed is None:
-            accessed = sum([v.size for v in inputs]) + sum([v.size for v in made]) + 2 * sum([v.size for v in mutates])
+            accessed = sum([v.size for v in inputs]) + sum([v.size for v in (*made, *overwrites)]) + 2 * sum([v.size for v in mutates])
         written = {v.tensor for v in mutates}
         involved = inputs[:1] if flops else (*inputs, *mutates, *made)
         self.builder.op(
             name,
             kind,
             inputs=list(dict.fromkeys(v.tensor for v in inputs if v.tensor not in written)),
-            outputs=[v.tensor for v in made],
+            outputs=[v.tensor for v in (*made, *overwrites)],
             mutates=list(dict.fromkeys(v.tensor for v in mutates)),
             flops=flops,
             bytes_accessed=accessed,
             dtype=computes or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
             workspace_bytes=workspace,
-            stream=stream,
+            stream=self._processor or stream,
             duration_ns=duration_ns,
-            kernel=kernel,
-            sizes=sizes,
+            kernel="" if self._processor else kernel,
+            sizes=() if self._processor else sizes,
             deps=deps,
+            processor=self._processor,
         )
+        self.last_ops[self._processor or stream] = name
         if keeps is not None:
             keeps.append(tuple(made) if kind != "matmul" or next(self._keeps_next) else None)
         return tuple(made)
@@ -293,7 +310,9 @@ class Tape:
             workspace_bytes=op.workspace_bytes,
             kernel=op.kernel,
             sizes=op.sizes,
+            processor=op.processor,
         )
+        self.last_ops[op.stream] = op.name
 
     def _unique(self, label: str) -> str:
         wanted = name = f"{self._phase}{self.micro_batch}{self._scope}{label}"

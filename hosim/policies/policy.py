@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -188,7 +189,8 @@ class Policy(InCells):
     leaves_out
         What of that system it does not model.
     other_processors
-        Whether it plans for ops that run on other processors than the device; if not, it refuses workloads that have some.
+        Whether it plans for ops that run on other processors than the device by itself. If not, one of hosim's own plans around them
+        (:mod:`hosim.schedule.around_processors`), unless it decides during the replay; all others refuse workloads that have some.
 
     References
     ----------
@@ -281,10 +283,17 @@ class Policy(InCells):
             self._setting(key).check(value, f"policy {self.name}: {key}")
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
-        if not self.other_processors:
+        around = bool(graph.elsewhere) and self.is_own and not self.runtime
+        if not self.other_processors and not around:
             refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
         _ops_fit(graph, hardware, budget)
-        plan = self._made(graph, hardware.fair_share, budget, {**self.parameters, **parameters})
+        make = partial(self._made, parameters={**self.parameters, **parameters})
+        if around and not self.other_processors:
+            from hosim.schedule.around_processors import planned_around  # here, as the engine takes long to import
+
+            plan = planned_around(graph, hardware.fair_share, budget, make)
+        else:
+            plan = make(graph, hardware.fair_share, budget)
         _start_fits(plan, hardware.fair_share, budget)
         return plan
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
-from hosim.hardware import Hardware
+from hosim.hardware import Compute, Hardware
 from hosim.left_out import notes
 from hosim.models.listing import ListedModel
 from hosim.plain_text import counted, printable
@@ -75,15 +75,11 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
 
 def machine(hw: Hardware) -> RenderableType:
     """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
-    compute = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in hw.compute.peak_flops.items()) or "none"
     lines = [
         f"{hw.name}: {counted(hw.devices, 'device')}{_hosts(hw)}",
-        f"compute    {compute}; {percent(hw.compute.efficiency, 1)} of it reached, {human_time(hw.compute.launch_ns)} to launch an op",
-        *(
-            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
-            for kind, of in hw.compute.efficiency_of.items()
-        ),
+        *_compute("compute", hw.compute),
         *_processor(hw),
+        *(line for tier in hw.tiers if tier.compute is not None for line in _compute(f"of {printable(tier.name)}", tier.compute)),
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
     tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
@@ -105,6 +101,18 @@ def machine(hw: Hardware) -> RenderableType:
     if hw.source:
         parts.append(paragraph(*f"Source: {hw.source.strip()}".split("\n")))
     return Group(*parts)
+
+
+def _compute(label: str, compute: Compute) -> list[str]:
+    """The peaks of a processor, and what kernels reach of them."""
+    peaks = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in compute.peak_flops.items()) or "none"
+    return [
+        f"{label:<10} {peaks}; {percent(compute.efficiency, 1)} of it reached, {human_time(compute.launch_ns)} to launch an op",
+        *(
+            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
+            for kind, of in compute.efficiency_of.items()
+        ),
+    ]
 
 
 def _processor(hw: Hardware) -> list[str]:

@@ -79,7 +79,7 @@ def insert(
     plan = Plan(graph, policy, (), dict(initial or {}))
     residency = plan.residency(hardware.device_tier)
     placed: list[PlacedCacheOp] = []
-    routes = _known_routes(hardware)
+    routes = known_routes(hardware)
     for t in (*residency, *(t for t in by_tensor if t not in residency)):
         start = residency.get(t, ())
         if start == (hardware.device_tier,) and t not in by_tensor:
@@ -90,7 +90,7 @@ def insert(
     return Plan(graph, policy, tuple([cache_op for _, _, cache_op in placed]), plan.initial)
 
 
-def _known_routes(hardware: Hardware) -> Route:
+def known_routes(hardware: Hardware) -> Route:
     """The quickest routes on a machine, each of them looked for once."""
     known: dict[tuple[str, ...], Sequence[str]] = {}
 
@@ -220,15 +220,17 @@ class _Course:
 
     def _copy(self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]) -> None:
         """A cache op for each hop, and detaches of the copies in between."""
-        hops = self.route(sources, destination)
-        if len(hops) == 2:
-            self._put(op, hops[0], destination, after, gap)
-            return
-        for source, reached in pairwise(hops):
-            self._put(PREFETCH if reached == self.device else op, source, reached, after, gap)
-        for passed in hops[1:-1]:
-            self._put(DETACH, passed, None, after, gap)
+        for kind, source, reached in copy_steps(self.route(sources, destination), op, self.device):
+            self._put(kind, source, reached, after, gap)
 
     def _put(self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]) -> None:
         self.placed.append((*gap, _cache_op(op, self.tensor, source, destination, after)))
         self.last = after
+
+
+def copy_steps(hops: Sequence[str], op: str, device: str) -> Iterator[tuple[str, str, str | None]]:
+    """Kind, source and destination of a cache op for each hop of a copy, and of detaches of the copies in between."""
+    for source, reached in pairwise(hops):
+        yield PREFETCH if reached == device else op, source, reached
+    for passed in hops[1:-1]:
+        yield DETACH, passed, None

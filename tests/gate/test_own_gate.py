@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 OWN = Path(__file__).parent / "own"
 
 SEARCH = {"hyperoffload", "hybrid", "optimal"}
-SETTINGS_OF_OTHERS = {"zero_inference", "flexgen", "zero_offload", "zero_infinity"}
+SETTINGS_OF_OTHERS = {"zero_inference", "flexgen", "zero_offload", "zero_infinity", "superoffload", "ktransformers", "fsdp_offload"}
 
 IN_FULL = "prefill-*", "decode-*", "bert-*"
 

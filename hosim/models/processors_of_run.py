@@ -1,0 +1,39 @@
+"""Which parts of a run are on the processors of tiers below the device, and what that takes of the rest of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from hosim.errors import InputError
+from hosim.models.config import Layered, Run
+
+_HOMES = {"optimizer_on": "states_home", "experts_on": "experts_home", "attention_on": "cache_home"}
+"""The home of what only the ops of another processor read, which is by default its tier."""
+
+
+def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
+    """The run with the homes that its processors imply. Raises :class:`InputError` for parts that the phase or the model does not have.
+
+    >>> from hosim.models.presets import PRESETS
+    >>> at_home((), PRESETS["llama-3.1-8b"], Run(phase="train", optimizer_on="ddr")).states_home
+    'ddr'
+    """
+    if run.optimizer_on is None and "update" in given:
+        raise InputError("only an optimizer on another processor has it; give optimizer_on, too", where="update")
+    if run.optimizer_on is not None and (not run.training or run.optimizer == "none"):
+        raise InputError("only phase=train has an optimizer", where="optimizer_on")
+    if run.update == "delayed" and (run.data > 1 or run.main_gradients or run.dtype == "fp32"):
+        raise InputError("delayed works for one device, a dtype narrower than fp32, and without main_gradients", where="update")
+    if run.experts_on is not None:
+        if not getattr(config, "num_experts", 0):
+            raise InputError("this model has no experts", where="experts_on")
+        if not run.merged or run.tensor > 1 or run.expert > 1:
+            raise InputError("works with merged: true and experts that one device has", where="experts_on")
+    if run.attention_on is not None:
+        if run.phase != "decode":
+            raise InputError("works for phase=decode; the attention of a prompt runs on the device", where="attention_on")
+        if not run.merged:
+            raise InputError("works with merged: true", where="attention_on")
+    implied = {home: getattr(run, key) for key, home in _HOMES.items() if getattr(run, home) is None and getattr(run, key) is not None}
+    return replace(run, **implied)

@@ -1,0 +1,31 @@
+"""``fsdp_offload``: FSDP with its shards and its optimizer on the CPU.
+
+PyTorch's ``FSDP(cpu_offload=CPUOffload(offload_params=True))`` and FSDP2's ``CPUOffloadPolicy``: shards of parameters live in host memory,
+come up before they are gathered, and shards of gradients go down after they are reduced; the optimizer runs on the CPU. The workload says
+so: ``data``,
+``zero=3``, ``shards_home`` and ``optimizer_on``. Each device is taken to have a processor of its own there.
+
+Where the optimizer runs on the device it is :mod:`hosim.policies.own.layerwise`: shards that live below are streamed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.policies.own import layerwise
+from hosim.schedule.around_processors import planned_around
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, ops_ahead: int) -> Plan:
+    """The plan."""
+
+    def others(rest: Graph, machine: Hardware, budget: int) -> Plan:
+        return layerwise.plan(rest, machine, budget, layers_ahead=1, kinds="")
+
+    made = (
+        planned_around(graph, hardware, budget_bytes, others, ahead=ops_ahead) if graph.elsewhere else others(graph, hardware, budget_bytes)
+    )
+    return replace(made, policy="fsdp_offload")

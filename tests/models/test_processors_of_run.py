@@ -1,0 +1,91 @@
+"""Parts of a model on the processors of tiers below: what these ops read and write, where that lives, and what is refused."""
+
+import pytest
+
+from hosim.costmodel.kernels.expert_loads import share_touched
+from hosim.errors import InputError
+from hosim.models.build import build
+
+TRAIN = {"model": "llama-3.1-8b", "phase": "train", "layers": 1, "sequence": 128, "optimizer_on": "ddr"}
+ELEMENTS = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 3 * 4096 + 2 * 128256 * 4096  # a layer, the last norm, embedding and head
+
+
+def elsewhere(graph):
+    return [graph.ops[i] for i in graph.elsewhere]
+
+
+def sizes(graph, kind):
+    return sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == kind)
+
+
+def test_adam_on_the_cpu_reads_gradients_and_states_and_writes_parameters() -> None:
+    graph = build("step", TRAIN)
+    ops = elsewhere(graph)
+    assert sizes(graph, "parameter") == 2 * ELEMENTS
+    # 2 bytes of gradient and of parameter, 4 of each of three states, read and written
+    assert sum(op.bytes_accessed for op in ops) == 28 * ELEMENTS
+    assert {(op.stream, op.processor, op.kind, op.kernel, op.dtype) for op in ops} == {("ddr", "ddr", "optimizer", "", "fp32")}
+    homes = {graph.tensors[t].home for op in ops for t in op.mutates}
+    assert homes == {"ddr"}
+    assert all([graph.tensors[t].home for t in op.outputs] == [None] for op in ops)
+    last = max(i for i, op in enumerate(graph.ops) if not op.processor)
+    assert all(last in op.deps for op in ops)  # checks of overflow and norm are of all gradients
+
+
+def test_a_speculative_update_waits_for_its_own_gradient_alone() -> None:
+    graph = build("step", {**TRAIN, "update": "speculative"})
+    assert not any(op.deps for op in elsewhere(graph))
+    first, last = elsewhere(graph)[0], elsewhere(graph)[-1]
+    assert (first.name, last.name) == ("optimizer.lm_head.weight", "optimizer.model.embed_tokens.weight")  # as the backward pass makes them
+
+
+def test_a_delayed_update_runs_beside_the_passes() -> None:
+    graph = build("step", {**TRAIN, "update": "delayed"})
+    updates = [i for i in graph.elsewhere if graph.ops[i].kind == "optimizer"]
+    produced = {t for op in graph.ops for t in op.outputs if not op.processor}
+    # gradients of the step before, parameters of the next one
+    assert not any(t in produced for i in updates for t in graph.ops[i].inputs)
+    assert all([graph.ops[p].processor for p in graph.producers[i]] == [] for i in updates)
+    kept = [graph.ops[i] for i in graph.elsewhere if graph.ops[i].kind == "copy"]
+    assert {op.duration_ns for op in kept} == {0}
+    applied = [op for op in graph.ops if op.name.endswith(".apply")]
+    assert sum(op.bytes_accessed for op in applied) == 2 * 2 * ELEMENTS
+    assert sizes(graph, "gradient") == 2 * 2 * ELEMENTS
+
+
+def test_experts_on_the_cpu_read_the_experts_that_tokens_can_be_expected_to_choose() -> None:
+    graph = build("step", {"model": "qwen3-30b-a3b", "phase": "decode", "batch": 4, "layers": 1, "merged": True, "experts_on": "ddr"})
+    (op,) = elsewhere(graph)
+    experts, top, hidden, width = 128, 8, 2048, 768
+    weights = 2 * experts * 3 * hidden * width
+    assert op.flops == 6 * 4 * top * hidden * width
+    assert op.bytes_accessed == round(weights * share_touched(4, top, experts)) + 2 * 2 * 4 * hidden
+    assert sizes(graph, "expert") == weights
+    assert {tensor.home for tensor in graph.tensors if tensor.kind == "expert"} == {"ddr"}
+
+
+def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
+    graph = build("step", {"model": "llama-3.1-8b", "phase": "decode", "context": 1000, "layers": 1, "merged": True, "attention_on": "ddr"})
+    (op,) = elsewhere(graph)
+    assert (op.kind, op.flops) == ("attention", 4 * 1000 * 4096)
+    assert [graph.tensors[t].home for t in op.mutates] == ["ddr", "ddr"]
+    assert sum(graph.tensors[t].size_bytes for t in op.mutates) == 2 * 2 * 1000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"phase": "prefill", "optimizer_on": "ddr"}, "optimizer_on: only phase=train has an optimizer"),
+        ({"phase": "train", "update": "delayed"}, "update: only an optimizer on another processor has it"),
+        ({"phase": "train", "optimizer_on": "ddr", "update": "never"}, "update: expected one of synchronous, speculative, delayed"),
+        ({"phase": "train", "optimizer_on": "ddr", "update": "delayed", "data": 2}, "update: delayed works for one device"),
+        ({"phase": "decode", "experts_on": "ddr", "merged": True}, "experts_on: this model has no experts"),
+        ({"phase": "decode", "attention_on": "ddr"}, "attention_on: works with merged: true"),
+        ({"phase": "prefill", "attention_on": "ddr", "merged": True}, "attention_on: works for phase=decode"),
+        ({"model": "qwen3-30b-a3b", "experts_on": "ddr"}, "experts_on: works with merged: true"),
+    ],
+)
+def test_what_is_refused(parameters: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build("step", {"model": "llama-3.1-8b", "layers": 1, **parameters})
+    assert message in str(error.value)
