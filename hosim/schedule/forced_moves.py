@@ -23,7 +23,7 @@ AHEAD = 4
 """Ops of its stream by which a copy comes before its use, if it has been written long before."""
 
 
-class _Placed(NamedTuple):
+class _ForcedOp(NamedTuple):
     """A cache op, and the op that it is for."""
 
     use: int
@@ -52,7 +52,7 @@ def forced_moves(
     """
     residency = Plan(graph, initial=dict(initial or {})).residency(hardware.device_tier)
     routes = known_routes(hardware)
-    placed: list[_Placed] = []
+    placed: list[_ForcedOp] = []
     for t in forced_tensors(graph):
         placed += _Itinerary(graph, hardware, routes, t, residency.get(t, ()), ahead).placed()
     placed.sort(key=lambda entry: (entry.cache_op.after, entry.use))
@@ -71,7 +71,7 @@ class _Itinerary:
         self.last = AT_START  # by its end the last write is done, and every cache op so far is issued
         self.since: list[int] = []  # users since the last write, that one among them
 
-    def placed(self) -> Iterator[_Placed]:
+    def placed(self) -> Iterator[_ForcedOp]:
         """Its cache ops, each of them issued after the one before."""
         for k, i in enumerate(self.users):
             op, tier = self.graph.ops[i], self.tier[i]
@@ -88,7 +88,7 @@ class _Itinerary:
         op = self.graph.ops[i]
         return self.tensor in op.inputs or self.tensor in op.mutates
 
-    def _come(self, i: int, tier: str) -> Iterator[_Placed]:
+    def _come(self, i: int, tier: str) -> Iterator[_ForcedOp]:
         """A copy into ``tier`` for op ``i``: at once where the device has written it, else some ops ahead."""
         after = self.last
         if tier == self.device or self.device not in self.valid:
@@ -108,7 +108,7 @@ class _Itinerary:
                 return False
         return self.device in self.start and self.graph.survives[self.tensor]
 
-    def _leave(self, k: int) -> Iterator[_Placed]:
+    def _leave(self, k: int) -> Iterator[_ForcedOp]:
         """What lives below leaves the device tier after the ``k``-th user, unless one that soon follows on its stream reads it."""
         i = self.users[k]
         if self.device in self.start or self.device not in self.valid or len(self.valid) == 1 or self.tier[i] != self.device:
@@ -122,7 +122,7 @@ class _Itinerary:
         if k + 1 < len(self.users) or self.graph.survives[self.tensor]:
             yield from self._drop(self.device, i + 1)
 
-    def _return(self) -> Iterator[_Placed]:
+    def _return(self) -> Iterator[_ForcedOp]:
         """Copies where the step began, and none elsewhere."""
         for tier in self.start:
             if tier not in self.valid:
@@ -130,12 +130,12 @@ class _Itinerary:
         for tier in sorted(self.valid - set(self.start)) if self.start else ():
             yield from self._drop(tier, self.end)
 
-    def _copy(self, use: int, tier: str, after: int, op: str) -> Iterator[_Placed]:
+    def _copy(self, use: int, tier: str, after: int, op: str) -> Iterator[_ForcedOp]:
         for kind, source, destination in copy_steps(self.routes(sorted(self.valid), tier), op, self.device):
             yield self._cache_op(use, kind, source, destination, after)
         self.valid.add(tier)
 
-    def _drop(self, tier: str, use: int) -> Iterator[_Placed]:
+    def _drop(self, tier: str, use: int) -> Iterator[_ForcedOp]:
         """A detach once the users of this copy have surely ended, if that is before the first user from ``use`` on."""
         k = bisect_left(self.users, use)
         before = self.users[k] if k < len(self.users) else self.end
@@ -144,6 +144,6 @@ class _Itinerary:
             yield self._cache_op(use, DETACH, tier, None, release)
             self.valid.discard(tier)
 
-    def _cache_op(self, use: int, op: str, source: str, destination: str | None, after: int) -> _Placed:
+    def _cache_op(self, use: int, op: str, source: str, destination: str | None, after: int) -> _ForcedOp:
         self.last = after
-        return _Placed(use, CacheOp(op, self.tensor, source, destination, after))
+        return _ForcedOp(use, CacheOp(op, self.tensor, source, destination, after))
