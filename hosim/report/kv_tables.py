@@ -35,6 +35,7 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
 
 def transferred(moved: Mapping[str, Any]) -> RenderableType:
     """The ``kv_transfer`` of a ``hosim.serving/1``."""
-    sent = f"{counted(moved['transfers'], 'cache')} of {human_size(moved['bytes'])} in all went from prefill to decode over {moved['link']}"
+    what = f"{counted(moved['transfers'], 'cache')}, {human_size(moved['bytes'])} of each device,"
+    sent = f"{what} went from prefill to decode over {moved['link']}"
     waits = f"requests waited {human_time(moved['wait_ns'])} in all for it, {human_time(moved['queue_ns'])} of that in the queue to decode"
     return paragraph(f"{sent}; {waits}; engines that decode computed nothing meanwhile for {human_time(moved['stall_ns'])}")

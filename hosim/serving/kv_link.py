@@ -77,11 +77,14 @@ def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, d
     if text in hardware.tier_index:
         raise InputError(f"no tier that all engines share and channels join to {hardware.device_tier}: {text!r}", source="kv_link")
     try:
-        return found(exact_rate(parse_rate(text)), parse_rate(text))
+        bandwidth = parse_rate(text)
     except UnitError:
         known = [*([LINKS] if links else []), *shared]
         what = f"one of {', '.join(known)}, or what a device sends" if known else "what a device sends"
         raise InputError(f"expected {what}, as in 50GB/s, got {text!r}{did_you_mean(text, known)}", source="kv_link") from None
+    if not bandwidth:
+        raise InputError(f"expected a bandwidth above 0 B/s, got {text!r}", source="kv_link")
+    return found(exact_rate(bandwidth), bandwidth)
 
 
 def _shared_tiers(hardware: Hardware, one_host: bool) -> list[str]:

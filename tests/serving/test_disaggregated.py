@@ -207,6 +207,7 @@ def test_which_link_it_is():
             ("nvm", 1, 1, 1),
             "kv_link: expected one of links, ddr, nvme, or what a device sends, as in 50GB/s, got 'nvm'; did you mean 'nvme'?",
         ),
+        (("0 B/s", 1, 1, 1), "kv_link: expected a bandwidth above 0 B/s, got '0 B/s'"),
         (
             (None, 1, 100, 100),
             "prefill_instances: expected at most 4,096 pairs of an engine that prefills and one that decodes, got 10,000",
@@ -232,7 +233,7 @@ def test_the_command_and_the_function():
     )  # 6 blocks of 16 tokens: keys and values of 12 layers, 2 bytes each
     table = CliRunner().invoke(app, apart, env={"COLUMNS": "200"}).stdout
     assert "gpt2 on 1 (prefill) and 2 (decode) x h100-80gb-sxm behind round_robin: 4 requests" in table
-    assert "4 caches of " in table
+    assert "4 caches, 13.5 MiB of each device, went from prefill to decode over links; " in table
     for more, error in [
         (["--prefill-instances", "1"], "decode_instances: expected at least 1 engine beside those of the other kind, got 0"),
         (["--kv-link", "ddr"], "kv_link: caches are transferred to engines that decode: ask for prefill_instances and decode_instances"),

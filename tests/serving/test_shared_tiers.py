@@ -212,3 +212,25 @@ _JOINED = (
     hosim.hardware.Channel("to_pool", "ddr", "pool", 10**9),
     hosim.hardware.Channel("from_pool", "pool", "ddr", 10**9),
 )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("router", "kv", "found", "first_ms"),
+    [
+        ("round_robin", None, (0.06, 0.0), (711, 250, 3115, 7443)),
+        ("round_robin", "write_through", (0.332, 0.272), (532, 169, 2192, 7071)),
+        ("prefix", None, (0.145, 0.0), (478, 206, 1636, 5368)),
+        ("prefix", "write_through", (0.334, 0.274), (392, 174, 1321, 4658)),
+    ],
+)
+def test_mooncake_on_eight_engines(shared, router, kv, found, first_ms):
+    """The figures of docs/serving.md: what engines of one card each find in the DDR that they share."""
+    trace = shared / "data" / "serving" / "mooncake_conversation.jsonl.gz"
+    if not trace.exists():
+        pytest.skip(f"no file {trace}")
+    asked = {"block_tokens": 512, "token_budget": 8192, "instances": 8, "router": router, "kv": kv}
+    data = hosim.serve("llama-3.1-8b", "h100-80gb-sxm", trace, **asked).summary()
+    below = data["kv"]["tiers"]["ddr"]["hit_share"] if kv else 0.0
+    assert (round(data["prefix_hit_share"], 3), round(below, 3)) == found
+    assert tuple(round(data["ttft_ns"][of] / 1e6) for of in ("mean", "p50", "p95", "p99")) == first_ms
