@@ -12,6 +12,7 @@ pytest.importorskip("ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 LONG = {"02-published-claims", "03-how-much-bandwidth", "04-experts-in-the-pool", "05-a-million-tokens", "06-against-published-planners"}
+LONG |= {"08-four-bits-or-offload", "09-fsdp-or-offload"}
 _VARIES = re.compile(r"0x[0-9a-f]+")
 
 
