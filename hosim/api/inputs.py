@@ -173,10 +173,13 @@ def less_than_asked(budget: Budget, graph: Graph, machines: Iterable[Hardware]) 
     ]
 
 
-def choices_of(policies: Policies) -> list[PolicyChoice]:
-    """The policies of a comma-separated text, one policy or several; ``None``: every policy. Raises :class:`InputError`."""
+def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyChoice]:
+    """The policies of a comma-separated text, one policy or several; ``None``: every policy, of ``graph`` every one that plans for it.
+
+    Raises :class:`InputError`.
+    """
     if policies is None or isinstance(policies, str):
-        return parse_choices(policies)
+        return parse_choices(policies, graph=graph)
     if isinstance(policies, Iterable):
         choices = [as_choice(policy) for policy in policies]
         if not choices:

@@ -124,7 +124,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         table.attrs["notes"] = [*about, *less_than_asked(budget, graph, machines)]
         return table
     profile = machine(hardware)
-    choices = choices_of(policies)
+    choices = choices_of(policies, graph)
     with in_cell() as tell:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
     more = ("planning_s", "replay_s")
@@ -352,7 +352,7 @@ def robustness(
     from hosim.study.robustness import robustness as drawn
 
     graph, profile = load(workload), machine(hardware)
-    choices = choices_of(policies)
+    choices = choices_of(policies, graph)
     budget_bytes = budget_of(budget, graph, profile)
     jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))
     with in_cell() as tell:

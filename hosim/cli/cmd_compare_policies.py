@@ -122,8 +122,8 @@ def compare_policies(
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
     machine = hardware_of(hardware, devices)
-    choices = choices_of(policies, no_recompute, routed=routing is not None)
     graph = realised(graph_of(workload, execution_trace), routing, steps)
+    choices = choices_of(policies, no_recompute, routed=routing is not None, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []
     recorded: list[tuple[Plan, Result]] = []

@@ -56,8 +56,8 @@ def robustness(
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
     machine = hardware_of(hardware, devices)
-    choices = choices_of(policies, no_recompute)
     graph = graph_of(workload)
+    choices = choices_of(policies, no_recompute, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)
     with progress() as tell:
         figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))

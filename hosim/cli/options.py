@@ -264,11 +264,14 @@ def choice_of(text: str, no_recompute: bool) -> PolicyChoice:
     return without(choice, RECOMPUTE) if no_recompute else choice
 
 
-def choices_of(text: str | None, no_recompute: bool, routed: bool = False) -> list[PolicyChoice]:
-    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those for routed workloads, too."""
+def choices_of(text: str | None, no_recompute: bool, routed: bool = False, graph: Graph | None = None) -> list[PolicyChoice]:
+    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those for routed workloads, too.
+
+    Without a list, those that plan for the processors of ``graph``.
+    """
     from hosim.study.policy_choice import RECOMPUTE, parse_choices, without
 
-    choices = parse_choices(text, routed)
+    choices = parse_choices(text, routed, graph)
     return [without(choice, RECOMPUTE) for choice in choices] if no_recompute else choices
 
 

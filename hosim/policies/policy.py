@@ -252,6 +252,21 @@ class Policy(InCells):
         """
         return self._setting(key).read(text, f"policy {self.name}: {key}")
 
+    def plans_for(self, graph: Graph) -> bool:
+        """Whether it plans for the processors that a workload's ops run on.
+
+        Parameters
+        ----------
+        graph
+            The workload.
+
+        Returns
+        -------
+        bool
+            False if some op runs on another processor than the device and the policy refuses such workloads.
+        """
+        return not graph.elsewhere or self.other_processors or (self.is_own and not self.runtime)
+
     def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int | None = None, **parameters: Any) -> Plan:
         """Make a plan.
 
@@ -283,12 +298,11 @@ class Policy(InCells):
             self._setting(key).check(value, f"policy {self.name}: {key}")
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
-        around = bool(graph.elsewhere) and self.is_own and not self.runtime
-        if not self.other_processors and not around:
+        if not self.plans_for(graph):
             refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
         _ops_fit(graph, hardware, budget)
         make = partial(self._made, parameters={**self.parameters, **parameters})
-        if around and not self.other_processors:
+        if graph.elsewhere and not self.other_processors:
             from hosim.schedule.around_processors import planned_around  # here, as the engine takes long to import
 
             plan = planned_around(graph, hardware.fair_share, budget, make)

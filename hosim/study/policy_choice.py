@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.graph import Graph
 from hosim.policies import registry
 from hosim.policies.catalogue import BUILT_IN
 from hosim.policies.from_function import policy_of
@@ -84,13 +85,15 @@ def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
     return choice
 
 
-def parse_choices(text: str | None, routed: bool = False) -> list[PolicyChoice]:
+def parse_choices(text: str | None, routed: bool = False, graph: Graph | None = None) -> list[PolicyChoice]:
     """Choices from a comma-separated list; ``None`` stands for every registered policy with its defaults.
 
-    ``None`` leaves out policies that need a routing unless the workload is ``routed``, and policies for small graphs alone.
+    ``None`` leaves out policies that need a routing unless the workload is ``routed``, policies for small graphs alone, and policies that
+    refuse ``graph`` because of the processors that its ops run on.
     """
     if text is None:
         every = [registry.get(name) for name in registry.names()]
+        every = [p for p in every if graph is None or p.plans_for(graph)]
         return [PolicyChoice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
