@@ -195,10 +195,18 @@ BUILT_IN = (
         "flexgen",
         "static_split by percentages of weights, cache and activations",
         "hosim.policies.own.flexgen:plan",
-        {"weights": _WEIGHTS, "cache": _CACHE, "activations": _ACTIVATIONS, "placement": _PLACEMENT},
+        {
+            "weights": _WEIGHTS,
+            "cache": _CACHE,
+            "activations": _ACTIVATIONS,
+            "search": Parameter(
+                False, "bool", "whether shares of cache and activations that are not given are searched by replays, in quarters"
+            ),
+            "placement": _PLACEMENT,
+        },
         by_name_only=True,
         models="FlexGen (ICML 2023)",
-        leaves_out="its search for percentages; parts of tensors; zig-zag, unless the graph's batch is all batches",
+        leaves_out="its linear program, and percentages of the disk; parts of tensors; zig-zag, unless the graph's batch is all batches",
     ),
     Policy(
         "zero_offload",

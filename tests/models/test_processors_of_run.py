@@ -53,6 +53,12 @@ def test_a_delayed_update_runs_beside_the_passes() -> None:
     assert sizes(graph, "gradient") == 2 * 2 * ELEMENTS
 
 
+def test_ops_wait_for_the_same_ops_where_idle_ones_are_left_out() -> None:
+    graph = build("step", {**TRAIN, "checkpoint": True})  # torch recomputes no more than it needs
+    last = [op.name for op in graph.ops if not op.processor][-1]
+    assert {graph.ops[d].name for op in elsewhere(graph) for d in op.deps} == {last}
+
+
 def test_experts_on_the_cpu_read_the_experts_that_tokens_can_be_expected_to_choose() -> None:
     graph = build("step", {"model": "qwen3-30b-a3b", "phase": "decode", "batch": 4, "layers": 1, "merged": True, "experts_on": "ddr"})
     (op,) = elsewhere(graph)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hosim.analysis.verifier import verify
 from hosim.cli.main import app
+from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import registry
 from hosim.policies.own import rivals
@@ -45,6 +46,24 @@ def test_a_preset_plans_as_its_policy_does(preset: str, policy: str, parameters:
     assert {graph.tensors[t].kind for t in named.initial} == below
     assert named.policy == preset
     assert verify(named, MACHINE, 80) == ()
+
+
+def test_flexgen_searches_its_shares() -> None:
+    # Four layers, each with a weight of 20 and a cache of 20 that it reads; the device has 120 of 160.
+    b = GraphBuilder("generate")
+    for i in range(4):
+        b.tensor(f"layers.{i}.w", 20, "parameter")
+        b.tensor(f"layers.{i}.c", 20, "kv_cache")
+        b.op(f"f{i}", "m", inputs=[f"layers.{i}.w"], duration_ns=30)
+        b.op(f"a{i}", "m", inputs=[f"layers.{i}.c"], duration_ns=5)
+    graph = b.build()
+
+    def makespan(**parameters: Any) -> int | None:
+        return replay(registry.get("flexgen").plan(graph, MACHINE, 120, **parameters), MACHINE, 120).makespan_ns
+
+    quarters = [makespan(cache=share / 4) for share in range(5)]
+    assert makespan(search=True) == min(took for took in quarters if took is not None) == 140
+    assert makespan() == 160
 
 
 @pytest.mark.parametrize("states", [False, True])
