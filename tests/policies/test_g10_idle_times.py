@@ -23,6 +23,7 @@ def test_the_most_relief_first_and_of_equals_the_first_listed(drawn: list[tuple[
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(g10, "_QUEUED", 2)
         patched.setattr(g10, "_LOOKS", 1)
+        patched.setattr(g10, "_PART", 3)
         gaps = [Gap(t, begin - 1, end) for t, ((begin, end), _) in left.items()]
         idle = g10._IdleTimes(gaps, np.array([weight for _, weight in drawn]), above)
         for op in [*fitting, *range(OPS)]:

@@ -48,8 +48,9 @@ Relief = np.ndarray[tuple[int], np.dtype[np.float64]]
 _NOTHING = (0.0, -1)
 """Before all that have no relief."""
 
-_QUEUED, _LOOKS = 64, 24
-"""Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew."""
+_QUEUED, _LOOKS, _PART = 64, 24, 64
+"""Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew: at least so many,
+and of many idle times one in ``_PART`` and a third of that, as to look at all of them takes the longer the more there are."""
 
 
 PUBLISHED = "g10"
@@ -74,12 +75,12 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     return insert(graph, hardware, "g10", planner.absences, initial)
 
 
-def _most_relief(relief: Relief) -> tuple[list[tuple[float, int]], tuple[float, int]]:
+def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], tuple[float, int]]:
     """Those with the most relief above 0, the first of equals, as (less relief, position) in order; and the first one that is left out."""
-    least = float(np.partition(relief, -_QUEUED - 1)[-_QUEUED - 1]) if len(relief) > _QUEUED else 0.0
+    least = float(np.partition(relief, -queued - 1)[-queued - 1]) if len(relief) > queued else 0.0
     chosen = np.flatnonzero(relief > least).tolist()
     if least > 0:
-        chosen += np.flatnonzero(relief == least)[: _QUEUED + 1 - len(chosen)].tolist()
+        chosen += np.flatnonzero(relief == least)[: queued + 1 - len(chosen)].tolist()
     found = sorted([(-float(relief[n]), n) for n in chosen])
     return found, found.pop() if least > 0 else _NOTHING
 
@@ -96,12 +97,14 @@ class _IdleTimes:
         self._beside = _NOTHING
         """The first of those that are not in the queue, by the relief that it had."""
         self._looks = 0
+        self._queued = max(_QUEUED, len(found) // _PART)
+        self._most_looks = max(_LOOKS, len(found) // _PART // 3)
 
     def pop(self) -> int | None:
         """The one with the most relief, which is not had again; None if none has any."""
         while True:
-            if not self._queue or self._queue[0] >= self._beside or self._looks > _LOOKS:
-                self._queue, self._beside = _most_relief(self._above.within_each(self._begins, self._ends) * self._per_ns)
+            if not self._queue or self._queue[0] >= self._beside or self._looks > self._most_looks:
+                self._queue, self._beside = _most_relief(self._above.within_each(self._begins, self._ends) * self._per_ns, self._queued)
                 self._looks = 0
                 if not self._queue:
                     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from hosim.analysis.bounds import lower_bound_ns
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.transfer_time import alone_ns
@@ -26,6 +27,8 @@ _PREFETCHING, _FAULTING = frozenset({"lookahead", "unified_memory"}), frozenset(
 _KEEPING = frozenset({"keep_first", "belady"})
 """Policies whose tensors start where :func:`hosim.schedule.steady_start.kept_from_the_start` says; those of other runtimes as above."""
 
+_MISSING_FROM_HOME = (_PREFETCHING | _FAULTING) - _KEEPING
+
 _FORESEEING = frozenset({"belady"})
 """Runtimes that know what comes. What they decide is a good plan without the inspections, too."""
 
@@ -34,7 +37,7 @@ Starts = Mapping[int, tuple[str, ...]]
 
 
 class PolicyFloors:
-    """By policy the nanoseconds that its plans for a graph, a machine and a budget take at least; each figure is computed once.
+    """The nanoseconds that the plans of policies for a graph, a machine and a budget take at least; each figure is computed once.
 
     ``placement`` is the rule by which the policies choose tiers below, if it is not that of their defaults.
     """
@@ -46,7 +49,7 @@ class PolicyFloors:
         self._placement = placement
 
     def ns(self, policy: str) -> int:
-        """Of a policy with its defaults; 0 where nothing is known of it."""
+        """Of a policy with its defaults; 0 where nothing is known of it. It is seen from the policy's own rules at once."""
         inspect_ns = 0 if policy in _FORESEEING else self._hardware.inspect_ns
         if policy in AT_HOME_IF_THEY_FIT:
             return self._forced_ns_at_home
@@ -56,6 +59,10 @@ class PolicyFloors:
             initial, forced = (self._kept, self._forced_ns_kept) if policy in _KEEPING else (self._at_home, self._forced_ns_at_home)
             return max(forced, faulting_ns(self._graph, self._hardware, initial, inspect_ns))
         return 0
+
+    def bound_ns(self, policy: str) -> int:
+        """Of any plan that starts as those of a policy do; 0 where no more is known of it. It takes a linear program."""
+        return self._bound_ns_at_home if policy in AT_HOME_IF_THEY_FIT or policy in _MISSING_FROM_HOME else 0
 
     @cached_property
     def _at_home(self) -> Starts:
@@ -72,6 +79,13 @@ class PolicyFloors:
     @cached_property
     def _forced_ns_kept(self) -> int:
         return forced_ns(self._graph, self._hardware, self._kept)
+
+    @cached_property
+    def _bound_ns_at_home(self) -> int:
+        """Runtimes need not put back what they move, so the bound is that of plans that do not."""
+        graph, hardware = self._graph, self._hardware
+        initial = {t: self._at_home.get(t, (graph.tensors[t].home or hardware.device_tier,)) for t in graph.initial}
+        return lower_bound_ns(graph, op_durations(graph, hardware), hardware, initial, self._budget_bytes, repeats=False)
 
 
 def forced_ns(graph: Graph, hardware: Hardware, initial: Starts) -> int:

@@ -39,6 +39,9 @@ AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 MOST_OPS = 20_000
 """Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
 
+BOUNDED = 2_000
+"""On graphs of more ops than that the lower bound on plans that start as a policy's do is asked, too: it takes less than the policy."""
+
 SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *(("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": ahead}) for ahead in (5, 10, 20, 50, 100, 200)),
     *(("memory_peak", {"prefetch_distance": ahead}) for ahead in (10, 20, 100)),
@@ -71,7 +74,7 @@ def static_rivals(
     ``placement`` is the rule by which all of them choose tiers below; without one each has its default.
     """
     rule = None if placement is None else read_placement(placement, hardware)
-    to_beat_ns, floors = to_beat(), PolicyFloors(graph, hardware, budget_bytes, rule)
+    to_beat_ns, floors, count = to_beat(), PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
     if placement is None and len(graph.ops) <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
         choices += IF_TIERS
@@ -79,7 +82,7 @@ def static_rivals(
         choices += SETTINGS
     hopeless: set[str] = set()
     for name, settings in choices:
-        if to_beat_ns is not None and floors.ns(name) > to_beat_ns:
+        if to_beat_ns is not None and _loses(floors, name, to_beat_ns, count):
             if not settings:
                 yield name, None
             continue
@@ -99,8 +102,15 @@ def static_rivals(
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
     for name in AT_RUNTIME:
         least = to_beat()
-        plans = [] if least is not None and floors.ns(name) > least else _of_policy(graph, hardware, budget_bytes, name, placement)
+        plans = (
+            [] if least is not None and _loses(floors, name, least, count) else _of_policy(graph, hardware, budget_bytes, name, placement)
+        )
         yield name, next((_static(plan, hardware, budget_bytes, least) for plan in plans), None)
+
+
+def _loses(floors: PolicyFloors, name: str, to_beat_ns: int, count: int) -> bool:
+    """Whether a policy takes longer than so many nanoseconds whatever it decides, as far as can be seen at the price of a few replays."""
+    return floors.ns(name) > to_beat_ns or (count > BOUNDED and floors.bound_ns(name) > to_beat_ns)
 
 
 def _rivals_of(graph: Graph) -> tuple[str, ...]:
