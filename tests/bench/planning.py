@@ -12,21 +12,24 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import registry
 
 
-def training(layers: int) -> Graph:
-    """A step of 5 ops a layer: two forward, two backward, one update; activations and parameters have gaps, 76 in 100 ops."""
+def training(layers: int, larger: int = 1) -> Graph:
+    """A step of 5 ops a layer: two forward, two backward, one update; activations and parameters have gaps, 76 in 100 ops.
+
+    Activations are so many times ``larger``.
+    """
     b = GraphBuilder(f"training of {layers} layers")
     last = b.tensor("x", 1000, "input")
     for k in range(layers):
         b.tensor(f"w{k}", 2000 + k % 7, "parameter")
         b.tensor(f"m{k}", 4000, "optimizer_state")
-        b.tensor(f"h{k}", 3000 + k % 5)
-        b.tensor(f"a{k}", 1000)
+        b.tensor(f"h{k}", 3000 * larger + k % 5)
+        b.tensor(f"a{k}", 1000 * larger)
         b.op(f"up{k}", "matmul", inputs=[last, f"w{k}"], outputs=[f"h{k}"], duration_ns=4000 + k % 11)
         b.op(f"act{k}", "gelu", inputs=[f"h{k}"], outputs=[f"a{k}"], duration_ns=500)
         last = f"a{k}"
     for k in reversed(range(layers)):
-        b.tensor(f"gh{k}", 3000)
-        b.tensor(f"ga{k}", 1000)
+        b.tensor(f"gh{k}", 3000 * larger)
+        b.tensor(f"ga{k}", 1000 * larger)
         b.tensor(f"gw{k}", 2000 + k % 7, "gradient")
         b.op(f"act_grad{k}", "gelu", inputs=[last, f"h{k}"], outputs=[f"gh{k}"], duration_ns=700)
         before = f"a{k - 1}" if k else "x"
@@ -36,10 +39,10 @@ def training(layers: int) -> Graph:
     return b.build()
 
 
-def plan_training(layers: int, bytes_per_s: int = 10**9) -> float:
+def plan_training(layers: int, bytes_per_s: int = 10**9, larger: int = 1) -> float:
     """CPU seconds to plan a step within 60 % of what it takes; at a third of the bandwidth it waits for transfers, whoever plans."""
-    graph = training(layers)
-    held = 10_000 * layers
+    graph = training(layers, larger)
+    held = (6_000 + 4_000 * larger) * layers
     hardware = Hardware(
         "bench",
         (Tier("hbm", held * 60 // 100, 10**12, "device"), Tier("ddr", 100 * held, 10**11)),
@@ -81,6 +84,11 @@ def ten_thousand() -> float:
 @measure("hyperoffload for 100,000 ops that wait for transfers", most=30, unit="s")
 def hundred_thousand() -> float:
     return plan_training(20_000, SLOW)
+
+
+@measure("hyperoffload for 100,000 ops that wait for transfers, with activations four times as large", most=30, unit="s")
+def hundred_thousand_of_large_activations() -> float:
+    return plan_training(20_000, SLOW, larger=4)
 
 
 @measure("hyperoffload for 300,000 ops that wait for transfers", most=120, unit="s")

@@ -113,6 +113,46 @@ def test_near_the_lower_bound_there_is_no_search_and_rivals_are_tried_with_their
         assert bool(searched) != near
 
 
+def test_a_large_graph_is_not_swept_where_the_first_rivals_are_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("SMALL", "_LARGE", "_BOUNDED", "_SEARCHED"):
+        monkeypatch.setattr(pipeline, limit, 0)
+    monkeypatch.setattr(pipeline._Sweeper, "spread_if_enough", lambda _: None)
+    swept: list[str] = []
+    select = pipeline.select
+    monkeypatch.setattr(pipeline, "select", lambda *given: swept.append("yes") or select(*given))
+    # all six weights of 10 B come up in 60 ns, which is the bound; static_split takes 65
+    graph, hw = plateau(6, duration=5), machine()
+    assert makespan(graph, hw, 20, "static_split") == 65
+    for part, near in ((12, True), (13, False)):
+        monkeypatch.setattr(pipeline, "_LIKE", part)
+        swept.clear()
+        judged = judgement_of(graph, hw, 20)
+        assert bool(swept) != near
+        assert (judged.rival == "static_split") == near
+        assert judged.tried[0] == "static_split"
+        assert "keep_first" in judged.tried or not near
+        assert makespan(graph, hw, 20) == (65 if near else 60)
+
+
+def test_near_the_bound_refinement_comes_before_other_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, hw = plateau(6, duration=5), machine()
+    monkeypatch.setattr(pipeline, "SMALL", 5)
+    monkeypatch.setattr(pipeline._Sweeper, "spread", lambda _: None)
+    stretched: list[float] = []
+    attempt = pipeline._Sweeper.attempt
+    monkeypatch.setattr(
+        pipeline._Sweeper, "attempt", lambda self, weights, *t: stretched.append(weights.slow) or attempt(self, weights, *t)
+    )
+    made = {}
+    for near, order in ((1, [1.0, 1.0, 0.9]), (10**9, [1.0, 0.7, 0.4])):
+        monkeypatch.setattr(pipeline, "_RATHER_NEAR", near)
+        stretched.clear()
+        made[near] = registry.get("hyperoffload").plan(graph, hw, 30, effort=0.02)
+        assert stretched[:3] == order
+        assert {0.7, 0.4} <= set(stretched)  # refinement was not enough
+    assert replay(made[1], hw, 30).makespan_ns == replay(made[10**9], hw, 30).makespan_ns
+
+
 def test_settings_that_move_more_than_one_that_moves_too_much_are_left_out() -> None:
     # each weight of 10 B is used by two ops, 450 apart: all six, away between them, keep each channel busy for 60 ns
     b = GraphBuilder("again")

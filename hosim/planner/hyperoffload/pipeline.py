@@ -12,8 +12,8 @@
 7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
 8. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, judged by
    :mod:`hosim.planner.hyperoffload.plan_simulator`.
-9. The plans of others, if the caller has some (:data:`Others`): the best is taken, so no plan here is worse than any of them, and the
-   search goes on from that.
+9. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is worse
+   than any of them, and the search goes on from that.
 
 All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
 cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -21,7 +21,7 @@ cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -34,27 +34,19 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
 from hosim.planner.hyperoffload.choices_of_plan import choices_of
 from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost, moved_bytes
+from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
+from hosim.planner.hyperoffload.other_plans import OtherPlans, Others
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.refinement import LESS, found_elsewhere, refined
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.simulator_state import NEVER
-from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
 from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
 from hosim.units import human_size
-
-Others = Callable[[Graph, Hardware, int, Callable[[], int | None], bool], Iterable[tuple[str, Plan | None]]]
-"""Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays. None stands for a
-plan that need not be made, since it would take longer than what there is to beat.
-
-Then come what says the makespan in nanoseconds that they have to beat by now (None: nothing fits so far), and whether waits are left, so
-that it pays to look further than at the most likely ones.
-"""
 
 _SLOW = (1.0, 0.7, 0.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
@@ -76,6 +68,11 @@ _BOUNDED = 20_000
 """Above so many ops, so is one within a ``_CLOSE``-th of the lower bound: that takes less time than a sweep."""
 _NEAR = 400
 """On graphs of between ``SMALL`` and ``_BOUNDED`` ops, within a ``_NEAR``-th of it nothing of hosim's own is looked for any more."""
+_RATHER_NEAR = 100
+"""Within a ``_RATHER_NEAR``-th of it refinement comes before the sweeps that stretch the step: it may leave nothing to gain."""
+_FIRST, _LIKE = 2, 1000
+"""Plans of others that are replayed before any sweep on graphs of more than ``_BOUNDED`` ops; one that is within a ``_LIKE``-th of the
+bound leaves the sweeps too little to gain for what they take."""
 _LATE, _ALL, _PART = "", "all", "part"
 """Returns as the sweep has them; as early as the budget allows; as early as the part of it allows that the sweep was for."""
 _SPREADS = 4
@@ -138,9 +135,10 @@ def search(
         if count > _LARGE:  # there are few attempts
             evaluate.left += 1
     bounded = effort > 0 and SMALL < count <= _BOUNDED and placement is None
-    sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement, bounded)
+    rivals = None if others is None else OtherPlans(evaluate, others)
+    sweeps = _sweeps(evaluate, problem, budget, floor_ns, placement, bounded, rivals)
     waits_ns, floor_ns = floor_ns, sweeps.floor_ns
-    best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, []
+    best, source, selection_of_best, tried = sweeps.best, sweeps.source, sweeps.selection, list[str]()
     if best.cost.infeasible and placement is None:
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
@@ -158,18 +156,11 @@ def search(
         improved = refined(evaluate, [*late, best], floor_ns, effort, seed)
         if improved.cost < best.cost:
             best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
-    rival = ""
-    if others is not None and (not _at(best, waits_ns) or best.slowed):
-
-        def to_beat_ns() -> int | None:
-            return best.result.makespan_ns
-
-        for name, other in others(graph, hardware, budget, to_beat_ns, not _at(best, floor_ns)):
-            tried.append(name)
-            if other is not None and PlanCost(False, soonest_end_ns(other, hardware), moved_bytes(other)) < best.cost:
-                outcome = evaluate.plan(replace(other, policy=policy))
-                if outcome.cost < best.cost:
-                    best, source, rival = outcome, RIVAL, name
+    if rivals is not None and (not _at(best, waits_ns) or best.slowed):
+        best = rivals.best(best, waits=not _at(best, floor_ns))
+        source = RIVAL if rivals.name else source
+    tried += rivals.tried if rivals is not None else ()
+    rival = rivals.name if rivals is not None and source == RIVAL else ""
     if rival and not searched and placement is None and not _at(best, floor_ns):
         advanced = evaluate(advance(problem, choices_of(problem, best.plan), budget))
         if advanced.cost < best.cost:
@@ -229,24 +220,41 @@ def _at(outcome: Evaluation, floor_ns: int) -> bool:
 
 
 def _sweeps(
-    evaluate: Evaluator, problem: Problem, budget: int, floor_ns: int, placement: Placement | None, bounded: bool = False
+    evaluate: Evaluator,
+    problem: Problem,
+    budget: int,
+    floor_ns: int,
+    placement: Placement | None,
+    bounded: bool = False,
+    rivals: OtherPlans | None = None,
 ) -> _Sweeper:
     """Sweeps on the unhindered step, stretched until transfers fit in it; then for the op times of the best replay, while that helps.
 
-    With ``bounded``, what is near the lower bound is good enough if the first sweep leaves waits.
+    With ``bounded``, what is near the lower bound is good enough if the first sweep leaves waits. On large graphs that wait for channels
+    there is no sweep where the first of ``rivals`` are near enough to it.
     """
     best = _Sweeper(evaluate, problem, budget, floor_ns, Weights(placement=placement))
     small = len(problem.graph.ops) <= SMALL
     if placement is None and problem.horizon_ns + problem.horizon_ns // _CLOSE < floor_ns:  # transfers take longer than all ops
         best.spread_if_enough()
+        if rivals is not None and len(problem.graph.ops) > _BOUNDED:
+            best.rival_if_near(rivals)
+    unspread, spent = placement is None, 0
     for slow in _SLOW_IF_SMALL if small else _SLOW:
+        if best.near and best.refined_at_once():
+            break
         best.attempt(replace(best.first, slow=slow))
         if bounded and not best.finished:
-            bound_ns = _bound_ns(problem, budget)
-            best.floor_ns = max(floor_ns, bound_ns + bound_ns // _NEAR)
-    if placement is None:
-        if small:
-            best.vary()
+            best.bound_ns = _bound_ns(problem, budget)
+            best.floor_ns = max(floor_ns, best.bound_ns + best.bound_ns // _NEAR)
+            if unspread and best.bound_ns > problem.horizon_ns:  # the channels are what takes the time
+                left = evaluate.left
+                best.spread()
+                unspread, spent, evaluate.left = False, left - evaluate.left, left  # the other stretches do not pay for it
+    evaluate.left -= spent
+    if placement is None and small:
+        best.vary()
+    if unspread:
         best.spread()
     while best.refine():
         pass
@@ -281,7 +289,20 @@ class _Sweeper:
         """The best outcome with the returns of a sweep: they leave a search room to move others."""
         self.returns: tuple[str, ...] = (_LATE, _ALL, _PART)
         """How early returns are; all ways until it is known which one does best here."""
+        self.bound_ns = 0
+        """The lower bound; 0 where nobody has asked for it."""
+        self._refined_at_once = False
         self._spreads: dict[tuple[int | None, bool, int], Choices | None] = {}
+
+    @property
+    def near(self) -> bool:
+        """Whether the best is so near to the lower bound that refinement may do, without sweeps for other stretches of the step."""
+        outcome = self.outcome
+        return (
+            outcome is not None
+            and not outcome.cost.infeasible
+            and (outcome.cost.makespan_ns - self.bound_ns) * _RATHER_NEAR < self.bound_ns
+        )
 
     @property
     def best(self) -> Evaluation:
@@ -354,6 +375,14 @@ class _Sweeper:
         if self.outcome is None or not _at(self.outcome, self.floor_ns):
             self.outcome, self.source, self.evaluate.left = None, SELECTION, left
 
+    def rival_if_near(self, rivals: OtherPlans) -> None:
+        """The best of the first plans of others, if it is near enough to the makespan at which to stop: then this is that makespan."""
+        left = self.evaluate.left
+        found = None if self.finished else rivals.first(_FIRST)
+        self.evaluate.left = left
+        if found is not None and not found.cost.infeasible and (found.cost.makespan_ns - self.floor_ns) * _LIKE <= self.floor_ns:
+            self.outcome, self.source, self.floor_ns = found, RIVAL, found.cost.makespan_ns
+
     def _spread(self, spare: int | None, written: bool, tiers: int) -> Choices | None:
         """An even spread with ``spare`` bytes left (None: all that can be), and returns as early as can be; None where there is none."""
         key = spare, written, tiers
@@ -376,6 +405,17 @@ class _Sweeper:
         self.problem = analyse(self.problem.graph, self.problem.hardware, self.evaluate.times(self.best))
         better = self.attempt(replace(self.weights, slow=1.0))
         return self.attempt(replace(self.weights, slow=0.9)) or better
+
+    def refined_at_once(self) -> bool:
+        """Refine the best, once; says whether nothing better can be then. If not, no replays of those that are left were spent on it."""
+        problem, left = self.problem, self.evaluate.left
+        if not self._refined_at_once:
+            self._refined_at_once = True
+            while self.refine():
+                pass
+        done = self.outcome is not None and _at(self.outcome, self.floor_ns)
+        self.problem, self.evaluate.left = problem, left
+        return done
 
     def assign(self) -> bool:
         """Sweep with tiers assigned by interval to what the best outcome moves; says whether that helps."""

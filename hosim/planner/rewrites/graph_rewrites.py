@@ -8,7 +8,7 @@ Around :func:`hosim.planner.hyperoffload.pipeline.search`, which plans one graph
    planned with little effort, too. Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn,
    for as long as that helps;
 3. the best variant then gets all the effort, and so does the graph as it is, unless its plan is far slower;
-4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.pipeline.Others`).
+4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.other_plans.Others`).
 
 So no plan here is worse than any of these policies, and there is a plan where only a variant fits.
 """
@@ -27,7 +27,7 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
-from hosim.planner.hyperoffload.pipeline import Others
+from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates

@@ -82,7 +82,8 @@ def static_rivals(
         choices += SETTINGS
     hopeless: set[str] = set()
     for name, settings in choices:
-        if to_beat_ns is not None and _loses(floors, name, to_beat_ns, count):
+        least = to_beat()
+        if least is not None and _loses(floors, name, least, count):
             if not settings:
                 yield name, None
             continue
