@@ -30,6 +30,8 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
         f"and for {human_time(kv['stall_ns']['evictions'])} while blocks were copied down before they could be written"
     )
     swaps = f"{counted(kv['swaps'], 'sequence')} swapped out; {counted(kv['dropped_blocks'], 'block')} left the last tier"
+    if not channels.row_count:
+        return [tiers, paragraph(f"Nothing was copied between tiers; {swaps}")]
     return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.report.kv_tables import tiers_and_channels
 from hosim.serving.kv_policies.kv_registry import KV_POLICIES
 from hosim.serving.kv_setup import kv_setup
 from hosim.serving.request import Request
@@ -76,7 +77,9 @@ def test_the_command_and_the_function(tmp_path):
     requests = [Request(0, 100, 2), Request(0, 100, 2)]
     with pytest.raises(InputError, match=r"^preemption: expected recompute or swap, got 'drop'$"):
         hosim.serve("llama-3.1-8b", H100, requests, preemption="drop")
-    assert hosim.serve("llama-3.1-8b", H100, requests, preemption="swap").kv.policy == "swap_only"
+    idle = hosim.serve("llama-3.1-8b", H100, requests, preemption="swap")
+    assert idle.kv.policy == "swap_only"
+    assert len(tiers_and_channels(idle.summary()["kv"])) == 2  # no table of channels over which nothing went
 
 
 def test_the_policies_are_listed():
