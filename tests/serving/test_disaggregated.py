@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
+from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
 from hosim.report.serving_trace import serving_trace
 from hosim.serving.block_copies import Peers
@@ -24,7 +25,7 @@ from hosim.serving.kv_link import KvLink, kv_link
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving.scheduler import EngineLimits, Scheduler
 
 A = Request(0, 8, 3)
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
@@ -128,6 +129,40 @@ def test_a_prompt_waits_for_room_where_it_is_decoded():
     found = served([Request(0, 8, 3), Request(1, 8, 1)], blocks=3)
     assert found.token_ns == ((41, 52, 63), (86,))
     assert found.handed.figures.queue_ns == 63 - found.handed.prefilled_ns[1]
+
+
+def test_what_is_on_its_way_is_not_given_up():
+    """Four blocks where they decode, of 60 bytes. A's two are there at 138, and B's, for which there is room at 36, at 258.
+
+    A's first token comes at 149. Then it needs a third block: not B is preempted, whose blocks are on their way, but A. It comes back
+    when B has its token, at 269, finds its two blocks, and goes on: 280, 291 and 302.
+    """
+    found = served([Request(0, 8, 4), Request(0, 8, 1)], blocks=4, bytes_=60)
+    assert found.token_ns == ((149, 280, 291, 302), (269,))
+    assert found.preemptions == 1
+
+
+def test_through_a_tier_the_slower_channel_counts_and_both_latencies():
+    """18 ns of prefill, 12 bytes at half a byte a nanosecond on the way down, 3 ns of latency each way, and 11 ns: 18 + 24 + 6 + 11."""
+    machine = toy_machine(down=GB // 2, latency=3)
+    assert served([Request(0, 8, 1)], tier="ddr", machine=machine).token_ns == ((59,),)
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_a_prompt_that_is_preempted_while_its_last_tokens_are_computed(swaps):
+    """Its block is given up before it can be handed over: it is computed again, or its last token alone if it was swapped out."""
+    tiers = KvSetup("swap_only", toy_machine(), (("ddr", 9),), 0, swaps)(SteppedClock(), 2)[0] if swaps else None
+    scheduler = Scheduler([Request(0, 4, 5)], EngineLimits(8, 4, 4), 2, tiers, swaps, prefills=True)
+    scheduler.add(0)
+    assert scheduler.schedule().emits == (0,)
+    assert not scheduler._make_room(scheduler.running[0], 8, {})
+    scheduler.ended()
+    assert scheduler.prefilled(0) is None
+    again = scheduler.schedule()
+    assert (again.tokens, again.emits) == (1 if swaps else 4, (0,))
+    scheduler.ended()
+    assert len(scheduler.prefilled(0)) == 1
+    assert not scheduler.running
 
 
 @settings(max_examples=25)
@@ -241,3 +276,18 @@ def test_the_command_and_the_function():
     ]:
         outcome = CliRunner().invoke(app, [*line, *more])
         assert (outcome.exit_code, error in outcome.stderr.replace("\n", " ")) == (2, True), outcome.stderr
+
+
+@pytest.mark.long
+def test_mooncake_with_prefill_and_decode_apart(shared):
+    """The figures of docs/serving.md."""
+    trace = shared / "data" / "serving" / "mooncake_conversation.jsonl.gz"
+    if not trace.exists():
+        pytest.skip(f"no file {trace}")
+    asked = {"block_tokens": 512, "token_budget": 8192, "prefill_instances": 6, "decode_instances": 2}
+    data = hosim.serve("llama-3.1-8b", H100, trace, **asked).summary()
+    assert [round(data["ttft_ns"][of] / 1e6) for of in ("mean", "p50", "p95", "p99")] == [914, 392, 4115, 8482]
+    assert round(data["tpot_ns"]["mean"] / 1e6, 1) == 9.7
+    moved = data["kv_transfer"]
+    assert (moved["transfers"], moved["bytes"] // 10**9) == (12031, 18480)
+    assert (moved["wait_ns"] // 10**9, moved["queue_ns"] // 10**9) == (105, 54)

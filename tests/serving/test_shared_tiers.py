@@ -102,6 +102,7 @@ def test_engines_share_the_links_of_their_host(scope, last):
     assert [tokens[-1] for tokens in found.token_ns[-2:]] == [last, last]
     moved = found.kv.channels["h2d"]
     assert (moved.copies, moved.bytes, moved.contention_ns) == (2, 24, 2 * (last - 124))
+    assert moved.utilization == 2 * (last - 101 - 11) / (3 * last)
 
 
 def test_a_block_that_another_engine_is_writing_is_waited_for():
@@ -122,6 +123,15 @@ def test_engines_fill_one_tier():
     assert found.token_ns[-1] == (130,)
     (tier,) = shared.tiers
     assert (tier.held, tier.peak, tier.capacity) == (2, 2, 2)
+
+
+def test_what_was_used_least_recently_by_any_engine_goes_first():
+    """Room for two blocks. Engine 0 writes the first after much else, engine 1 the second and the third, which replaces the first."""
+    line = [*[Request(0, 3, 1)] * 6, *[Request(200 + 100 * i, 4, 1, (i,), 4) for i in range(3)], Request(500, 5, 1, (1, 8), 4)]
+    ends = [0] * 7 + [1, 1, 0]
+    setup = KvSetup("write_through", toy_machine(), (("ddr", 2),), 6)
+    found = serve_on_instances(line, EngineLimits(8, 4, 4), 100, toy_ns, 2, lambda number, *_: ends[number], ahead=False, kv=setup)
+    assert found.kv.tiers["ddr"].hit_tokens == 4
 
 
 def test_the_router_counts_what_lies_below():
@@ -234,3 +244,5 @@ def test_mooncake_on_eight_engines(shared, router, kv, found, first_ms):
     below = data["kv"]["tiers"]["ddr"]["hit_share"] if kv else 0.0
     assert (round(data["prefix_hit_share"], 3), round(below, 3)) == found
     assert tuple(round(data["ttft_ns"][of] / 1e6) for of in ("mean", "p50", "p95", "p99")) == first_ms
+    if (router, kv) == ("round_robin", None):
+        assert round(data["tpot_ns"]["mean"] / 1e6, 1) == 10.5
