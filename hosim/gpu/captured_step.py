@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,19 @@ class Work:
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A captured step with the tensors it holds and one call's inputs, by placeholder."""
+    """A captured step with the tensors and the optimizer's numbers that it holds, and one call's inputs, by placeholder."""
 
     program: TorchProgram
     held: Mapping[str, Any]
     inputs: Mapping[str, Any]
+    renew: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Gives what is held the contents that it had when the step was captured; capturing takes much longer."""
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the allocator's blocks of all that the step holds and is given, in multiples of 512 B, when all is on the device."""
-        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*self.held.values(), *self.inputs.values())}
+        tensors = [value for value in (*self.held.values(), *self.inputs.values()) if isinstance(value, torch.Tensor)]
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
         return sum(map(in_blocks, storages.values()))
 
 
@@ -87,12 +90,17 @@ class DecoderModule(nn.Module):  # type: ignore[misc]
         self.groups = nn.ModuleList(
             nn.ParameterList(nn.Parameter(torch.empty(shape, dtype=functional_decoder.DTYPE)) for shape in group) for group in shapes
         )
-        with torch.no_grad():
-            for position, group in enumerate(self.groups):
-                functional_decoder.initialize(list(group), seed + position)
+        self.seed = seed
+        self.initialize()
         cosines, sines = functional_decoder.rotary(config, length, self.groups[0][0].device)
         self.register_buffer("cosines", cosines)
         self.register_buffer("sines", sines)
+
+    def initialize(self) -> None:
+        """Draw all weights from the seed."""
+        with torch.no_grad():
+            for position, group in enumerate(self.groups):
+                functional_decoder.initialize(list(group), self.seed + position)
 
     def forward(self, tokens: Any) -> Any:
         """Logits ``[batch, 1, vocabulary]`` after tokens ``[batch, length]``."""
@@ -130,7 +138,14 @@ def captured(work: Work, device: Any) -> CapturedStep:
     step = capture_training(model, inputs, optimizer, name=name, loss=lambda model, inputs: model.loss(**inputs))
     held = {given.placeholder: value for given, value in zip(step.program.givens, step.values, strict=True) if value is not None}
     others = [given.placeholder for given in step.program.givens if given.placeholder not in held]
-    return CapturedStep(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)))
+
+    def renew() -> None:
+        model.initialize()
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    return CapturedStep(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)), renew)
 
 
 def run_steps(

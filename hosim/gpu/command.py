@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import numpy
 import torch
 
 from hosim.errors import HosimError, InputError
+from hosim.gpu.attempts import Attempts, noted_failures
 from hosim.gpu.captured_step import Work, threads
 from hosim.gpu.functional_decoder import CONFIGS
 from hosim.gpu.gpu_seam import CpuBackend, CudaBackend, Device
-from hosim.gpu.measuring import measure_channels, measure_kernels, measure_schemes, measure_steps
+from hosim.gpu.measuring import measure_channels, measure_kernels, measure_step
 from hosim.gpu.output_files import write_json
+from hosim.gpu.progress_lines import say
 from hosim.gpu.running import run_plans
-from hosim.gpu.scheme_runs import RecordingRun
+from hosim.gpu.scheme_runs import RecordingRun, record_run
 from hosim.gpu.summary_table import table, write_summary
 from hosim.validate.kit_files import FORMAT, read_json
 from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
@@ -31,14 +35,18 @@ _DRY = "tiny"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, do it, and return the exit code: 0 ok, 1 some runs failed (``meta.json`` says why), 2 wrong usage or bad input."""
+    """Parse, do it, and return the exit code: 0 ok, 1 some work failed (see ``summary.json``), 2 wrong usage or bad input, 130 Ctrl-C."""
+    since_s = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
         with threads(1 if options.dry_run else None):
-            return _do(options, list(arguments))
+            return _do(options, list(arguments), since_s)
     except HosimError as error:
         print(f"hosim.gpu: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+    except KeyboardInterrupt:
+        print("hosim.gpu: interrupted; the same command goes on where it stopped", file=sys.stderr)  # noqa: T201
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,13 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profiled", type=int, default=2, help="steps of a scheme in the trace and in the history (default: 2)")
     parser.add_argument("--shares", default="90,75,50", help="budgets of plans, in percent of the resident peak (default: %(default)s)")
     parser.add_argument("--policy", default="hyperoffload", help="what plans (default: %(default)s)")
+    parser.add_argument("--effort", type=float, help="the policy's parameter effort: 0 plans in seconds, the default in minutes")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and tokens (default: 1)")
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin nothing after so many minutes; the same command goes on")
     parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default: 0)")
     parser.add_argument("--dry-run", action="store_true", help="everything but the GPU: a tiny decoder on the CPU, small copies")
     return parser
 
 
-def _do(options: argparse.Namespace, arguments: list[str]) -> int:
+def _do(options: argparse.Namespace, arguments: list[str], since_s: float) -> int:
     runs, work = _runs(options), _work(options)
     parts, shares = _known(options.only, _PARTS, "--only"), [_percent(text) for text in _listed(options.shares, "--shares")]
     if options.what == "list":
@@ -75,21 +85,37 @@ def _do(options: argparse.Namespace, arguments: list[str]) -> int:
         return 0
     if options.out is None:
         raise InputError("expected --out DIR: where the results go")
-    failed: list[str] = []
-    if options.what in ("all", "measure"):
-        failed += _measure(options, arguments, parts, runs, work)
-    if options.what in ("all", "plan"):
-        _plan(options.out, shares, options.policy)
-    if options.what in ("all", "run"):
-        device = _device(options)
-        _check_same(options.out / "meta.json", device)
-        failed += run_plans(device, options.out, options.iterations)
-    if options.what != "measure":
-        print(table(write_summary(options.out)))  # noqa: T201
-    return 1 if failed else 0
+    if options.minutes is not None and not options.minutes > 0:
+        raise InputError(f"expected more than 0, got {options.minutes}", source="--minutes")
+    attempts = Attempts(options.out, since_s, options.minutes)
+    try:
+        if options.what in ("all", "measure"):
+            _measure(options, arguments, parts, runs, work, attempts)
+        if options.what in ("all", "plan") and attempts.may_begin("plan"):
+            _plan(options.out, shares, options.policy, options.effort, attempts)
+        if options.what in ("all", "run") and attempts.may_begin("run"):
+            device = _device(options)
+            _check_same(options.out / "meta.json", device)
+            run_plans(device, options.out, options.iterations, attempts)
+    finally:
+        _summarize(options)
+    return 1 if attempts.failed else 0
 
 
-def _plan(out: Path, shares: Sequence[int], policy: str) -> None:
+def _summarize(options: argparse.Namespace) -> None:
+    """Write and print the summary of what there is, also after an error, which is the one to tell."""
+    is_failing = sys.exc_info()[0] is not None
+    try:
+        if (options.out / "meta.json").exists():
+            rows, failed = write_summary(options.out), noted_failures(options.out)
+            if options.what != "measure" or failed:
+                print(table(rows, failed))  # noqa: T201
+    except HosimError:
+        if not is_failing:
+            raise
+
+
+def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, attempts: Attempts) -> None:
     try:
         from hosim.gpu.planning import plan_steps
     except ModuleNotFoundError as error:  # a GPU machine with torch and numpy alone
@@ -97,30 +123,42 @@ def _plan(out: Path, shares: Sequence[int], policy: str) -> None:
             f"planning needs {error.name}, which is not here: copy the folder to where hosim is installed, run "
             f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m hosim.gpu run`"
         ) from error
-    plan_steps(out, shares, policy)
+    plan_steps(out, shares, policy, {} if effort is None else {"effort": effort}, attempts)
 
 
 def _measure(
-    options: argparse.Namespace, arguments: list[str], parts: Sequence[str], runs: Sequence[RecordingRun], work: Sequence[Work]
-) -> list[str]:
+    options: argparse.Namespace,
+    arguments: list[str],
+    parts: Sequence[str],
+    runs: Sequence[RecordingRun],
+    work: Sequence[Work],
+    attempts: Attempts,
+) -> None:
     device, out, dry = _device(options), options.out, options.dry_run
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder: {error.strerror}", source=str(out)) from error
     _check_same(out / "meta.json", device)
-    failed: list[str] = []
-    _write_meta(options, arguments, device, failed)  # an interrupted recording has it, too
+    _write_meta(options, arguments, device)  # an interrupted recording has it, too
+
+    def unless_there(name: str, path: Path, measure: Callable[[], None]) -> None:
+        if path.exists():
+            say(f"{name}: there already")
+        else:
+            attempts.do(name, measure, device)
+
     if "bandwidth" in parts:
-        measure_channels(device, out, dry)
+        unless_there("bandwidth", out / "bandwidth.json", partial(measure_channels, device, out, dry))
     if "kernels" in parts:
-        measure_kernels(device, out, dry)
-    if "schemes" in parts:
-        failed += measure_schemes(device, out, runs, _smallest(options))
-    if "steps" in parts:
-        failed += measure_steps(device, out, work, options.iterations)
-    _write_meta(options, arguments, device, failed)
-    return failed
+        unless_there("kernels", out / "kernels.csv", partial(measure_kernels, device, out, dry))
+    for run in runs if "schemes" in parts else ():
+        record = partial(record_run, device, CONFIGS[run.config], run, out, smallest_offload=_smallest(options))
+        unless_there(run.name, out / run.name / "run.json", record)
+    for one in work if "steps" in parts else ():
+        name = f"{one.name}-step"
+        unless_there(name, out / name / "run.json", partial(measure_step, device, out / name, one, options.iterations))
+    _write_meta(options, arguments, device)
 
 
 def _smallest(options: argparse.Namespace) -> int:
@@ -139,7 +177,7 @@ def _check_same(path: Path, device: Device) -> None:
         raise InputError(f"the folder holds measurements of {before}, this is {now}: give another folder", source=str(path.parent))
 
 
-def _write_meta(options: argparse.Namespace, arguments: list[str], device: Device, failed: list[str]) -> None:
+def _write_meta(options: argparse.Namespace, arguments: list[str], device: Device) -> None:
     models = {
         config.name: {**asdict(config), "parameters": config.parameters, "layer_parameters": config.layer_parameters, "dtype": "bf16"}
         for config in (CONFIGS[name] for name in _configs(options))
@@ -153,7 +191,6 @@ def _write_meta(options: argparse.Namespace, arguments: list[str], device: Devic
         "models": models,
         "smallest_offload_bytes": _smallest(options),
         "runs": sorted(path.parent.name for path in options.out.glob("[!.]*/run.json")),
-        "failed": failed,
     }
     write_json(options.out / "meta.json", meta)
 

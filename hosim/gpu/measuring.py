@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hosim.cache_plan import Plan
-from hosim.errors import InputError
+from hosim.errors import ExecutionError, InputError
 from hosim.gpu import kernel_times
 from hosim.gpu.bandwidth_sweep import SIZES, sweep
 from hosim.gpu.beside_kernels import beside
@@ -21,7 +17,7 @@ from hosim.gpu.functional_decoder import CONFIGS
 from hosim.gpu.gpu_seam import Device
 from hosim.gpu.output_files import write_json, write_rows
 from hosim.gpu.progress_lines import say
-from hosim.gpu.scheme_runs import RecordingRun, new_folder, record_run
+from hosim.gpu.scheme_runs import new_folder
 from hosim.gpu.travel_files import workload_mapping
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -29,11 +25,8 @@ from hosim.validate.kit_files import FORMAT, read_json, whole
 
 
 def measure_channels(device: Device, out: Path, dry: bool) -> None:
-    """Write ``bandwidth.json``, unless it is there."""
+    """Write ``bandwidth.json``."""
     path = out / "bandwidth.json"
-    if path.exists():
-        return
-    say("bandwidth")
     found = sweep(device, *((SIZES[:5], 2) if dry else (SIZES, 10)))
     say("copies beside kernels")
     rows = beside(device, 64, 1 << 14, 2, 1) if dry else beside(device, 8192, 1 << 26)
@@ -41,52 +34,19 @@ def measure_channels(device: Device, out: Path, dry: bool) -> None:
 
 
 def measure_kernels(device: Device, out: Path, dry: bool) -> None:
-    """Write ``kernels.csv``, unless it is there."""
+    """Write ``kernels.csv``."""
     path = out / "kernels.csv"
-    if path.exists():
-        return
-    say("kernels")
     shapes = kernel_times.SMALL if dry else kernel_times.SHAPES
     rows = kernel_times.kernel_rows(device, str(device.describe()["name"]), shapes)
     write_rows(path, kernel_times.COLUMNS, rows)
 
 
-def measure_schemes(device: Device, out: Path, runs: Iterable[RecordingRun], smallest_offload: int) -> list[str]:
-    """Record each run that is not there; returns a line for each that failed."""
-    failed = []
-    for run in runs:
-        if (out / run.name / "run.json").exists():
-            say(f"{run.name}: there already")
-            continue
-        say(run.name)
-        problem = record_run(device, CONFIGS[run.config], run, out, smallest_offload=smallest_offload)
-        if problem is not None:
-            failed.append(f"{run.name}: {problem}")
-            say(failed[-1])
-    return failed
-
-
-def measure_steps(device: Device, out: Path, work: Iterable[Work], steps: int) -> list[str]:
-    """Run each captured step with everything resident, and write its ops' times; returns a line for each that failed."""
-    failed = []
-    for one in work:
-        name = f"{one.name}-step"
-        if (out / name / "run.json").exists():
-            say(f"{name}: there already")
-            continue
-        say(name)
-        try:
-            _measure_step(device, out / name, one, steps)
-        except torch.cuda.OutOfMemoryError as problem:
-            failed.append(f"{name}: {str(problem).splitlines()[0]}")
-            say(failed[-1])
-        gc.collect()
-        device.empty_caches()
-    return failed
-
-
-def _measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
-    step = captured(work, device.torch_device)
+def measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
+    """Run a captured step with everything resident, and write its ops' times."""
+    try:
+        step = captured(work, device.torch_device)
+    except InputError as error:  # a release of torch that traces other ops: other steps may do
+        raise ExecutionError(str(error)) from error
     plan = Plan(step.program.graph)
     with new_folder(path) as folder:
         ran = run_steps(step, plan, _room(device), device, steps, steps, folder)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.gpu.attempts import Attempts
 from hosim.gpu.measured_machine import measured_machine
 from hosim.gpu.output_files import write_json
 from hosim.gpu.progress_lines import say
@@ -23,9 +25,10 @@ from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
 from hosim.validate.kit_files import FORMAT, kit_run, measured_device, read_json, whole
 
 
-def plan_steps(out: Path, shares: Sequence[int], policy: str) -> None:
+def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mapping[str, Any], attempts: Attempts) -> None:
     """Plan for each ``MODEL-MODE-LENGTH-step`` of the folder; a share that does not fit is said in its folder.
 
+    What the same policy has planned for the same budget, with these parameters, is left alone.
     Raises :class:`InputError` for a folder that the first step did not write.
     """
     hardware = measured_machine(out)
@@ -44,10 +47,34 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str) -> None:
         write_json(folder / "predicted.json", {"format": FORMAT, "share_percent": 100, **_figures(resident, outside_bytes, 0)})
         for share in shares:
             path = out / f"{folder.name.removesuffix('-step')}-plan-{share}"
-            say(path.name)
-            path.mkdir(exist_ok=True)
-            plan, said = _planned(path.name, graph, hardware, share, resident, outside_bytes, beyond_ns, policy, check)
-            _write(path, plan, said)
+            about = {
+                "format": FORMAT,
+                "share_percent": share,
+                "budget_bytes": (_allocated(resident) + outside_bytes) * share // 100,
+                "policy": policy,
+                "parameters": dict(parameters),
+            }
+            if _is_planned(path, about):
+                say(f"{path.name}: planned already")
+                continue
+            attempts.do(path.name, partial(_plan, path, graph, hardware, about, outside_bytes, beyond_ns, check))
+
+
+def _plan(
+    path: Path, graph: Graph, hardware: Hardware, about: Mapping[str, Any], outside_bytes: int, beyond_ns: int, check: Replayed
+) -> None:
+    path.mkdir(exist_ok=True)
+    plan, said = _planned(path.name, graph, hardware, about, outside_bytes, beyond_ns, check)
+    _write(path, plan, said)
+
+
+def _is_planned(path: Path, about: Mapping[str, Any]) -> bool:
+    """Whether a folder has what was planned for this budget by this policy."""
+    kept = path / "predicted.json"
+    if not kept.exists():
+        return False
+    said = read_json(kept)
+    return all(said.get(key) == value for key, value in about.items()) and ("error" in said or (path / "plan.json").exists())
 
 
 def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
@@ -69,20 +96,17 @@ def _planned(
     name: str,
     graph: Graph,
     hardware: Hardware,
-    share: int,
-    resident: Result,
+    about: Mapping[str, Any],
     outside_bytes: int,
     beyond_ns: int,
-    policy: str,
     check: Replayed,
 ) -> tuple[Plan | None, dict[str, Any]]:
-    """A plan, ``None`` if none fits, and the prediction."""
-    budget = (_allocated(resident) + outside_bytes) * share // 100
-    about = {"format": FORMAT, "share_percent": share, "budget_bytes": budget, "policy": policy}
+    """A plan for the budget in ``about``, ``None`` if none fits, and the prediction."""
+    budget = about["budget_bytes"]
     try:
         if budget <= outside_bytes:
-            raise InfeasibleError(f"{share} % of the resident peak is less than the {outside_bytes} B outside the program")
-        plan, predicted = planned(graph, hardware, budget - outside_bytes, policy, replayed=check)
+            raise InfeasibleError(f"{about['share_percent']} % of the resident peak is less than the {outside_bytes} B outside the program")
+        plan, predicted = planned(graph, hardware, budget - outside_bytes, about["policy"], about["parameters"], replayed=check)
     except InfeasibleError as error:
         say(f"{name}: {error}")
         return None, {**about, "error": str(error)}

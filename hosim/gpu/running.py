@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from hosim.errors import ExecutionError, InputError
-from hosim.gpu.captured_step import captured, events_of, run_steps
+from hosim.errors import InputError
+from hosim.gpu.attempts import Attempts
+from hosim.gpu.captured_step import CapturedStep, Work, captured, events_of, run_steps
 from hosim.gpu.gpu_seam import Device
 from hosim.gpu.measured_machine import measured_machine
 from hosim.gpu.measuring import run_mapping, work_of
@@ -22,41 +23,52 @@ from hosim.validate.kit_files import read_json as kit_json
 from hosim.validate.kit_files import whole
 
 
-def run_plans(device: Device, out: Path, steps: int) -> list[str]:
-    """Run each plan of the folder that has not run; returns a line for each that failed.
+def run_plans(device: Device, out: Path, steps: int, attempts: Attempts) -> None:
+    """Run each plan of the folder that has not run.
 
     Raises :class:`InputError` for a folder without plans.
     """
     plans = sorted(out.glob("[!.]*-plan-*/predicted.json"))
     if not plans:
         raise InputError("no plan (MODEL-MODE-LENGTH-plan-SHARE); run `python -m hosim.gpu plan` first", source=str(out))
-    hardware, failed = measured_machine(out), []
+    hardware, steps_of = measured_machine(out), _Steps(device)
     for folder in (path.parent for path in plans):
         if not (folder / "plan.json").exists():
             say(f"{folder.name}: nothing fits")
         elif (folder / "run.json").exists():
             say(f"{folder.name}: there already")
         else:
-            say(folder.name)
-            try:
-                _run(device, hardware, folder, out, steps)
-            except (ExecutionError, torch.cuda.OutOfMemoryError) as problem:
-                failed.append(f"{folder.name}: {str(problem).splitlines()[0]}")
-                say(failed[-1])
-            gc.collect()
-            device.empty_caches()
+            attempts.do(folder.name, partial(_run, device, hardware, folder, out, steps, steps_of), device)
         write_summary(out)
-    return failed
 
 
-def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int) -> None:
+class _Steps:
+    """Captured steps. The last one is kept, because its plans stand together; one whose run failed is captured again."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: dict[Work, CapturedStep] = {}
+
+    @contextmanager
+    def of(self, work: Work) -> Iterator[CapturedStep]:
+        step = self._kept.pop(work, None)
+        self._kept.clear()
+        if step is None:
+            step = captured(work, self._device.torch_device)
+        else:
+            step.renew()
+        yield step
+        self._kept[work] = step
+
+
+def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int, steps_of: _Steps) -> None:
     resident = out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json"
     work = work_of(resident)
-    step = captured(work, device.torch_device)
     path = folder / "plan.json"
     data = read_json(str(path), "a plan", "plan again: python -m hosim.gpu plan")
-    plan = plan_of_mapping(data, step.program.graph, str(path))
-    ran = run_steps(step, plan, hardware, device, steps, 1, folder, _budget(folder, resident))
+    with steps_of.of(work) as step:
+        plan = plan_of_mapping(data, step.program.graph, str(path))
+        ran = run_steps(step, plan, hardware, device, steps, 1, folder, _budget(folder, resident))
     line = ran.timelines[-1]
     write_json(folder / "timeline.json.gz", events_of(plan, line))
     waited = sum(stall.stall_ns for stall in line.stalls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import tempfile
@@ -10,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import torch
 
 from hosim.errors import InputError
 from hosim.gpu import profiled
@@ -43,17 +40,10 @@ class RecordingRun:
         return f"{self.config}-{self.mode}-{self.length}-{self.scheme}"
 
 
-def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int) -> str | None:
-    """Record one run into its folder, as a whole or not at all; returns the error if memory did not suffice."""
-    try:
-        with new_folder(out / run.name) as folder:
-            _measure(device, config, run, folder, smallest_offload)
-        return None
-    except torch.cuda.OutOfMemoryError as problem:
-        return str(problem).splitlines()[0]
-    finally:
-        gc.collect()
-        device.empty_caches()
+def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int) -> None:
+    """Record one run into its folder, as a whole or not at all."""
+    with new_folder(out / run.name) as folder:
+        _measure(device, config, run, folder, smallest_offload)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_what_is_done_is_left_alone(folder, tmp_path, capsys):
     assert command.main(["run", *SMALL, "--out", str(again)]) == 0
     said = capsys.readouterr()
     assert said.err.splitlines() == ["tiny-prefill-16-plan-1: nothing fits", "tiny-prefill-16-plan-50: there already"]
-    assert said.out == table(json.loads((folder / "summary.json").read_text())["runs"]) + "\n"
+    assert said.out == table(json.loads((folder / "summary.json").read_text())["runs"], {}) + "\n"
 
 
 def test_the_measured_step_is_a_workload_for_every_command(folder):
@@ -315,18 +315,20 @@ def test_ops_and_transfers_as_events():
 def test_the_table():
     def row(name, budget, peak, step_ns, error=None):
         measured, predicted = {"allocated_bytes": peak, "step_ns": step_ns}, {"allocated_bytes": 2_000, "step_ns": 4_000_000}
-        return {"name": name, "budget_bytes": budget, "measured": measured, "predicted": predicted, "error": error}
+        same = budget != 1_500
+        return {"name": name, "budget_bytes": budget, "measured": measured, "predicted": predicted, "error": error, "same_results": same}
 
     rows = [
         row("a-step", None, 2_500, 5_000_000),
         row("a-plan-50", 1_500, None, 3_200_000),
         row("a-plan-1", 15, None, None, "nothing fits"),
     ]
-    assert table(rows).splitlines() == [
+    assert table(rows, {"bandwidth": "no copy engine"}).splitlines() == [
         "                                      budget       allocated       predicted     off   step ms predicted     off",
         "a-step                              resident           2,500           2,000  -20.0%      5.00      4.00  -20.0%",
-        "a-plan-50                              1,500               -           2,000              3.20      4.00  +25.0%",
+        "a-plan-50                              1,500               -           2,000              3.20      4.00  +25.0%  other results",
         "a-plan-1                     nothing fits",
+        "failed: bandwidth: no copy engine",
     ]
 
 
@@ -336,7 +338,7 @@ def test_the_table():
 def test_blocks_of_what_is_held():
     """Multiples of 512 B, each storage once: 1, 512 and 513 B take 512 + 512 + 1024 B."""
     one, two, three = (torch.zeros(size, dtype=torch.uint8) for size in (1, 512, 513))
-    assert CapturedStep(None, {"a": one, "b": two, "b again": two[3:]}, {"x": three}).held_bytes == 2048
+    assert CapturedStep(None, {"a": one, "b": two, "b again": two[3:], "rate": 0.1}, {"x": three}).held_bytes == 2048
 
 
 def test_the_captured_decoder_is_that_of_the_schemes():

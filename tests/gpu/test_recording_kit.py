@@ -64,13 +64,13 @@ def recording(tmp_path_factory):
 
 def test_one_command_records_every_scheme(recording):
     meta = json.loads((recording / "meta.json").read_text())
-    assert meta["failed"] == []
+    assert not (recording / "failed.json").exists()
     assert meta["dry_run"] is True
     assert meta["software"]["torch"] == torch.__version__
     train = {f"tiny-train-16-{scheme}" for scheme in SCHEMES}
     prefill = {f"tiny-prefill-16-{scheme}" for scheme in SCHEMES if scheme != "offload-optimizer"}
     assert set(meta["runs"]) == train | prefill
-    assert {path.name for path in recording.iterdir()} == {"meta.json", "bandwidth.json", *meta["runs"]}
+    assert {path.name for path in recording.iterdir()} == {"meta.json", "bandwidth.json", "summary.json", *meta["runs"]}
     assert {path.name for path in (recording / "tiny-train-16-both").iterdir()} == {"run.json", "trace.json.gz"}
 
 
@@ -229,8 +229,12 @@ def test_a_run_that_fails_leaves_no_folder(monkeypatch, tmp_path, capsys):
     line = ["measure", "--only", "schemes", "--out", str(out), "--dry-run", "--lengths", "1", "--modes", "train", "--schemes", "both"]
     assert command.main(line) == 1
     assert "no memory left" in capsys.readouterr().err
-    assert [path.name for path in out.iterdir()] == ["meta.json"]
-    assert json.loads((out / "meta.json").read_text())["failed"] == ["tiny-train-16-both: no memory left"]
+    assert sorted(path.name for path in out.iterdir()) == ["failed.json", "meta.json", "summary.json"]
+    assert json.loads((out / "summary.json").read_text())["failed"] == {"tiny-train-16-both": "no memory left"}
+    monkeypatch.undo()
+    assert command.main(line) == 0
+    assert json.loads((out / "summary.json").read_text())["failed"] == {}
+    assert not (out / "failed.json").exists()
 
 
 @pytest.mark.parametrize("name", ["h100_bert_small", "mi300x_qwen1.5_0.5b", "event_sync_multi_stream"])
@@ -332,7 +336,6 @@ def test_the_files_say_what_was_run(recording):
         "models": {"tiny": {"name": "tiny", **sizes, "parameters": 43296, "layer_parameters": 9280, "dtype": "bf16"}},
         "smallest_offload_bytes": 1,
         "runs": sorted(path.parent.name for path in recording.glob("*/run.json")),
-        "failed": [],
     }
     run = json.loads((recording / "tiny-train-16-both" / "run.json").read_text())
     assert [len(run.pop(key)) for key in ("wall_ns", "profiled_wall_ns", "losses")] == [1, 1, 5]

@@ -125,7 +125,7 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     workload = scheme_runs.Workload
     monkeypatch.setattr(scheme_runs, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
     device, run = Recorded([SNAPSHOT]), scheme_runs.RecordingRun("tiny", "prefill", 8, "resident", 1, 3, 2, 5)
-    assert scheme_runs.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1) is None
+    scheme_runs.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1)
     sizes = {"train": False, "length": 8, "batch": 1, "seed": 5, "smallest_offload": 1}
     assert made_of == [((CONFIGS["tiny"], SCHEMES["resident"]), sizes)]
     (given,) = asked
@@ -155,7 +155,7 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     timed = ["step", "synchronize"]
     assert device.log == [
         *("step", "step", "synchronize", "reset", "synchronize", *timed * 3, "peaks"),
-        *("synchronize", *timed * 2, "history", "step", "step", "kept", "empty"),
+        *("synchronize", *timed * 2, "history", "step", "step", "kept"),
     ]
     assert json.loads(gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())) == trim.trim_snapshot(SNAPSHOT)
     assert {path.name for path in (tmp_path / run.name).iterdir()} == {"run.json", "trace.json.gz", "memory.json.gz"}
@@ -191,6 +191,8 @@ def test_the_options():
         "profiled": 2,
         "shares": "90,75,50",
         "policy": "hyperoffload",
+        "effort": None,
+        "minutes": None,
         "seed": 1,
         "device": 0,
         "dry_run": False,
@@ -213,7 +215,7 @@ def test_the_device(monkeypatch):
 @pytest.fixture
 def noted(monkeypatch):
     """What the first step does with a device that is there, without doing it."""
-    done, device = [], SimpleNamespace(describe=lambda: {"name": "GPU"})
+    done, device = [], SimpleNamespace(describe=lambda: {"name": "GPU"}, empty_caches=lambda: None)
     monkeypatch.setattr(command, "_device", lambda given: device)
     monkeypatch.setattr(measuring, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []})
     monkeypatch.setattr(measuring, "beside", lambda *given: done.append(("beside", *given[1:])) or [])
@@ -221,10 +223,11 @@ def noted(monkeypatch):
     def record_run(_, config, run, out, smallest_offload):
         done.append((config.name, run, smallest_offload))
         meta = json.loads((out / "meta.json").read_text())  # an interrupted recording has it
-        assert (meta["runs"], meta["failed"]) == ([], [])
-        return "no memory" if run.scheme == "both" else None
+        assert meta["runs"] == []
+        if run.scheme == "both":
+            raise torch.cuda.OutOfMemoryError("no memory\nfor you")
 
-    monkeypatch.setattr(measuring, "record_run", record_run)
+    monkeypatch.setattr(command, "record_run", record_run)
     return done
 
 
@@ -252,7 +255,8 @@ def test_what_is_measured(noted, tmp_path, capsys):
     rows = {"format": "hosim.gpu/1", "device": {"name": "GPU"}, "copies": [], "beside_kernels": []}
     assert json.loads((tmp_path / "a" / "bandwidth.json").read_text()) == rows
     meta = json.loads((tmp_path / "a" / "meta.json").read_text())
-    assert (meta["failed"], meta["dry_run"], meta["smallest_offload_bytes"]) == (["1b-train-64-both: no memory"], False, 1 << 20)
+    assert (meta["dry_run"], meta["smallest_offload_bytes"]) == (False, 1 << 20)
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["failed"] == {"1b-train-64-both": "no memory"}
     noted.clear()
     assert command.main(["measure", "--only", "bandwidth", "--out", str(tmp_path / "b")]) == 0
     assert noted == [("sweep", SIZES, 10), ("beside", 8192, 1 << 26)]
