@@ -71,7 +71,7 @@ def measures(subject: str) -> dict[str, Measure]:
 
 
 def rows(only: str) -> Iterator[Row]:
-    """A row for each measure whose subject or name has ``only`` in it."""
+    """A row for each measure whose subject and name, or description, has ``only`` in it."""
     for subject in SUBJECTS:
         try:
             found = measures(subject)
@@ -79,7 +79,7 @@ def rows(only: str) -> Iterator[Row]:
             yield Row(subject, "all of it", "", None, None, f"{type(error).__name__}: {error}")
             continue
         for name, of in found.items():
-            if only in f"{subject}.{name}":
+            if only in f"{subject}.{name}" or only in of.what:
                 figure, failure = taken(subject, name)
                 yield Row(subject, of.what, of.unit, of.most, figure, failure)
 
@@ -122,7 +122,9 @@ def table(found: Sequence[Row], of: dict[str, object]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless all bounds are held")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only measures with this in subject.name")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only measures with this in subject.name, or in what they say they measure"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="folder of bench.md and bench.json (default: build)")
     parser.add_argument("--take", metavar="SUBJECT.NAME", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -135,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(row)
         shown = row.failure if row.figure is None else f"{row.figure:.3g} {row.unit} (at most {row.most:.4g})"
         print(f"{row.verdict:6} {row.subject}: {row.what}: {shown}", flush=True)
+    if not found:
+        parser.error(f"no measure has {given.only!r} in its subject.name, or in what it says it measures")
     given.out.mkdir(parents=True, exist_ok=True)
     text = table(found, of)
     (given.out / "bench.md").write_text(text)

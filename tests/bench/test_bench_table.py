@@ -69,6 +69,17 @@ def test_strict_is_content_where_all_is_held(toy: Path, monkeypatch: pytest.Monk
     assert bench.main(["--out", str(toy / "build"), "--strict", "--only", "toy_subject.second"]) == 1
 
 
+def test_measures_are_chosen_by_name_or_by_what_they_say_and_there_has_to_be_one(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "SUBJECTS", ("toy_subject",))
+    assert bench.main(["--out", str(toy / "build"), "--only", "not held"]) == 0
+    assert [row["what"] for row in json.loads((toy / "build" / "bench.json").read_text())["figures"]] == ["not held"]
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--out", str(toy / "build"), "--only", "nowhere"])
+    assert "no measure has 'nowhere'" in capfd.readouterr().err
+
+
 def test_every_subject_has_measures_with_names_of_their_own() -> None:
     named = [(subject, name) for subject in bench.SUBJECTS for name in MEASURE.findall((HERE / f"{subject}.py").read_text())]
     assert len(named) == len(set(named)) >= 20
