@@ -37,6 +37,10 @@ def _scheduling_policies(incomplete: str) -> list[str]:
     return [name for name in SCHEDULING if name.startswith(incomplete)]
 
 
+def _kv_links(incomplete: str) -> list[str]:
+    return [name for name in ("links", "ddr", "pool") if name.startswith(incomplete)]
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")]
 Requests = Annotated[
     str,
@@ -106,6 +110,7 @@ KvLink = Annotated[
         "--kv-link",
         metavar="LINK",
         help="What caches are transferred over: links, a tier that all engines share, or what a device sends, as in 50GB/s.",
+        autocompletion=_kv_links,
     ),
 ]
 Within = Annotated[

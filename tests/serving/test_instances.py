@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine import REQUESTS, toy_ns
+from typer.testing import CliRunner
 
 import hosim
+from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.report.serving_figures import curves
 from hosim.report.serving_trace import serving_trace
@@ -107,3 +109,18 @@ def test_instances_of_a_model():
         hosim.serve(model, "h100-80gb-sxm", drawn, instances=2, router="least")
     with pytest.raises(InputError, match=r"^instances: expected a whole number of at least 1, got 0$"):
         hosim.serve(model, "h100-80gb-sxm", drawn, instances=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "found"),
+    [
+        ("--router", "", "least_load prefix round_robin"),
+        ("--kv", "l", "lookahead lru"),
+        ("--preemption", "s", "swap"),
+        ("--scheduling-policy", "p", "priority"),
+        ("--kv-link", "", "ddr links pool"),
+    ],
+)
+def test_values_of_options_are_completed(option, word, found):
+    line = {"_HOSIM_COMPLETE": "complete_bash", "COMP_WORDS": f"hosim serve gpt2 {option} {word}", "COMP_CWORD": "4"}
+    assert " ".join(sorted(CliRunner().invoke(app, [], prog_name="hosim", env=line).output.split())) == found
