@@ -8,6 +8,7 @@ from test_processors import CPU, with_cpu
 from hosim.cache_plan import Plan
 from hosim.hardware import Channel, Tier
 from hosim.policies import registry
+from hosim.schedule.around_processors import planned_around
 from hosim.schedule.forced_moves import forced_moves
 
 
@@ -99,6 +100,46 @@ def test_what_lives_below_comes_some_ops_ahead_and_leaves_again():
         ("detach", "w", "hbm", "f0"),
         ("prefetch", "w", "ddr", "f2"),
         ("detach", "w", "hbm", "f5"),
+    ]
+
+
+def test_what_is_read_again_soon_stays():
+    # f0 and f2 are two places apart: with two ops ahead w stays between them, with one it leaves and comes again after f0, an op before f2.
+    ops = {f"f{n}": {"ns": 10, "inputs": ["w"] if n in (0, 2) else []} for n in range(4)}
+    graph = workload({"w": (8, "parameter", "ddr")}, {**ops, "u": {"ns": 10, "mutates": ["w"], **CPU}})
+    assert moves(graph, machine(), ahead=2) == [("prefetch", "w", "ddr", None), ("detach", "w", "hbm", "f2")]
+    assert moves(graph, machine(), ahead=1) == [
+        ("prefetch", "w", "ddr", None),
+        ("detach", "w", "hbm", "f0"),
+        ("prefetch", "w", "ddr", "f0"),
+        ("detach", "w", "hbm", "f2"),
+    ]
+
+
+def test_what_a_policy_is_told():
+    # As above: p 0..30, a 60..110, y on the device at 125. The policy sees an op of 95 ns after p, which uses nothing; p with x and q (30)
+    # beside it, k with x and y (25); and ddr with what the cache, x, q and y take of it while a runs: 60 + 10 + 20 + 15.
+    graph = workload(
+        {"x": (10,), "q": (20,), "c": (60, "kv_cache", "ddr"), "y": (15,)},
+        {
+            "p": {"ns": 30, "outputs": ["q", "x"]},
+            "a": {"ns": 50, "inputs": ["q", "x"], "mutates": ["c"], "outputs": ["y"], **CPU},
+            "k": {"ns": 10, "inputs": ["y", "x"], "workspace_bytes": 3},
+        },
+    )
+    told = []
+
+    def make(rest, hardware, budget):
+        told.append((rest, hardware.tiers[1].capacity_bytes, budget))
+        return Plan(rest, "told")
+
+    plan = planned_around(graph, with_cpu(machine()), 90, make)
+    ((rest, room, budget),) = told
+    assert (plan.policy, room, budget) == ("told", 1000 - 105, 90)
+    assert [(op.duration_ns, op.uses, op.deps, op.workspace_bytes, op.processor) for op in rest.ops] == [
+        (30, (), (), 30, ""),
+        (95, (), (0,), 0, ""),
+        (10, (), (0, 1), 28, ""),
     ]
 
 
