@@ -6,8 +6,9 @@ import json
 import pytest
 from published_rows import FILE, generated, generation_graph
 
+from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
-from hosim.graph import Graph
+from hosim.graph import Graph, GraphBuilder
 from hosim.io import find_hardware, load_hardware
 from hosim.models.build import build
 from hosim.policies import registry
@@ -57,3 +58,15 @@ def test_an_optimizer_on_the_cpu(compared) -> None:
     published = float(row["value"])
     compared("ZeRO-Offload", row["id"], "TFLOP/s, without recomputation", published, (flops - again) / took / 1e3, within=0.2)
     compared("ZeRO-Offload", row["id"], "TFLOP/s", published, flops / took / 1e3, within=0.5)
+
+
+def test_products_of_a_v100(compared) -> None:
+    """Part of why steps on it are too fast: zzc0721/torch-performance-test-data#140 measured 97.36 TFLOP/s for 8192 in fp16."""
+    n = 8192
+    b = GraphBuilder("product")
+    for name, kind in (("a", "input"), ("b", "input"), ("c", "output")):
+        b.tensor(name, 2 * n * n, kind)
+    kernel = {"kernel": "gemm", "sizes": (n, n, n), "flops": 2 * n**3, "bytes_accessed": 6 * n * n, "dtype": "fp16"}
+    b.op("product", "matmul", inputs=["a", "b"], outputs=["c"], **kernel)
+    (took,) = op_durations(b.build(), load_hardware(find_hardware("v100-32gb")))
+    compared("torch benchmark", "V100, product of 8192 in fp16", "TFLOP/s", 97.36, 2 * n**3 / took / 1e3, within=0.1)
