@@ -121,8 +121,9 @@ class ServingTask:
 
 def _room(found: Mapping[str, Any]) -> int:
     """Bytes of room for the cache, of all devices and stores of a ``hosim.serving/1`` together."""
-    tiers = found["kv"]["tiers"].values() if "kv" in found else [{"blocks": found["blocks"], "stores": found.get("instances", 1)}]
-    return int(sum(tier["blocks"] * tier["stores"] for tier in tiers)) * int(found["block_bytes"] * found["devices"])
+    below = list(found["kv"]["tiers"].values())[1:] if "kv" in found else []
+    blocks = found["blocks"] * found.get("instances", 1) + sum(tier["blocks"] * tier["stores"] for tier in below)
+    return int(blocks * found["block_bytes"] * found["devices"])
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ OWN = Path(__file__).parent / "own"
 SEARCH = {"hyperoffload", "hybrid", "optimal"}
 SETTINGS_OF_OTHERS = {"zero_inference", "flexgen", "zero_offload", "zero_infinity", "superoffload", "ktransformers", "fsdp_offload"}
 
-IN_FULL = "prefill-*", "decode-*", "bert-*"
+IN_FULL = "prefill-*", "decode-*", "bert-*", "serve-*"
 
 
 def suite_of(name: str) -> Suite:
