@@ -64,7 +64,8 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "model_parts": Limit(
             50_000,
             "parts of a model",
-            "how many experts or blocks of a cache a built model keeps apart, over all layers; how many modules of torch a spec makes",
+            "how many experts, blocks of a cache or blocks of a ring a built model keeps apart, over all layers; "
+            "how many modules of torch a spec makes",
         ),
         "kernels": Limit(100_000, "kernels", "how many kernels a torch program launches, and into how many parts an op cuts a tensor"),
         "devices": Limit(16_384, "devices", "how many devices run a program together"),

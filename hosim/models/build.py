@@ -405,6 +405,8 @@ def _check_size(config: Layered, run: Run) -> None:
     layers = within("layers", len(layers_of(config, run)), where="config" if run.layers is None else "layers")
     if run.chosen_experts is not None:
         within("model_parts", layers * (int(getattr(config, "num_experts", 0)) // run.expert), where="config.num_experts")
+    if run.context_parallel > 1:
+        within("model_parts", layers * run.context_parallel * run.micro_batches_of_step, where="context_parallel")
     if run.kv_block is not None and run.phase == "decode":
         within("model_parts", layers * -(-run.context // run.kv_block), where="kv_block")
 

@@ -80,6 +80,11 @@ def test_what_is_refused(changes, message):
         build("x", {**STEP, "context_parallel": 4, **changes})
 
 
+def test_a_ring_of_too_many_blocks_is_refused_at_once():
+    with pytest.raises(InputError, match=r"^context_parallel: expected at most [0-9]+ parts of a model.* got 131072"):
+        build("x", {**STEP, "sequence": 2**17, "context_parallel": 2**16})
+
+
 @pytest.mark.long
 def test_the_ring_is_torchs(compared):
     """Messages in order and to the byte, and the queries and keys of each block, on the last of four processes that exist in name only."""
