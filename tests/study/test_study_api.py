@@ -278,6 +278,8 @@ def test_what_is_not_given() -> None:
         "serve overhead": 0,
         "serve ahead": True,
         "serve instances": 1,
+        "serve prefill_instances": 0,
+        "serve decode_instances": 0,
         "serve_sweep jobs": -1,
     }
 
