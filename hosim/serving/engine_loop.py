@@ -11,10 +11,11 @@ import simpy
 from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
 from hosim.serving.block_copies import Awaited
+from hosim.serving.engine_sequence import HandedOver
 from hosim.serving.kv_figures import KvFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits, HandedOver, Iteration, Scheduler
+from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
 from hosim.serving.tiered_pool import TieredPool
 

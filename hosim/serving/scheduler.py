@@ -15,13 +15,13 @@ have come up; others go on. Preempted sequences may be swapped out instead of co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Protocol
 
 from hosim.serving.block_copies import Awaited
 from hosim.serving.block_pool import BlockPool, Reach
+from hosim.serving.engine_sequence import EngineSequence, HandedOver
 from hosim.serving.request import Request
 from hosim.serving.tiered_pool import TieredPool
 from hosim.serving.waiting_queue import WaitingByPriority
@@ -63,71 +63,6 @@ class Iteration:
         return self.decodes + len(self.prefills)
 
 
-class HandedOver(Protocol):
-    """A prompt that another engine has computed, whose blocks can be fetched."""
-
-    def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
-        """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""
-
-
-class _Sequence:
-    """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
-
-    __slots__ = (
-        "admitted",
-        "blocks",
-        "computed",
-        "handed",
-        "loads",
-        "named",
-        "number",
-        "prefetched",
-        "request",
-        "swapped",
-        "tokens",
-        "wanted",
-    )
-
-    def __init__(self, number: int, request: Request) -> None:
-        self.number = number
-        self.request = request
-        self.tokens = request.prompt_tokens
-        self.wanted = request.prompt_tokens + request.output_tokens
-        self.computed = 0
-        self.admitted = False
-        self.blocks: list[int] = []
-        self.named = 0
-        self.loads: list[Awaited] = []
-        self.prefetched = False
-        self.swapped = False
-        self.handed: HandedOver | None = None
-
-    def key(self, block: int, block_tokens: int) -> Hashable:
-        """The name of a block's contents; one of its own where no other request can have them."""
-        return self.request.block_key(block, block_tokens) or (-1, self.number, block)
-
-    def keys(self, block_tokens: int) -> Iterator[Hashable]:
-        """Of the full blocks before its last token, which has to be computed in any case."""
-        return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """By priority, and then by arrival."""
-        return self.request.priority, self.number
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether its blocks are still on their way."""
-        if self.loads:
-            self.loads = [load for load in self.loads if not load.over]
-        return bool(self.loads)
-
-    @property
-    def is_received(self) -> bool:
-        """Whether its blocks are still on their way from another engine: until then they cannot be given up."""
-        return self.handed is not None and self.is_loading
-
-
 class Scheduler:
     """The state between iterations. :meth:`add` and :meth:`finish` change who is there, :meth:`schedule` decides on an iteration."""
 
@@ -147,11 +82,11 @@ class Scheduler:
         self._tiers = tiers
         self._swap = swap
         self.swaps = 0
-        self.waiting: deque[_Sequence] | WaitingByPriority[_Sequence] = deque()
+        self.waiting: deque[EngineSequence] | WaitingByPriority[EngineSequence] = deque()
         if limits.by_priority:
             self.waiting = WaitingByPriority(lambda sequence: sequence.rank)
-        self.running: list[_Sequence] = []
-        self._there: dict[int, _Sequence] = {}
+        self.running: list[EngineSequence] = []
+        self._there: dict[int, EngineSequence] = {}
         self.preemptions = 0
         self.hit_tokens = 0
         self.admitted: list[int] = []
@@ -183,7 +118,7 @@ class Scheduler:
 
     def add(self, number: int, handed: HandedOver | None = None) -> None:
         """A request arrives; its prompt has been computed elsewhere if it was ``handed`` over."""
-        self._there[number] = sequence = _Sequence(number, self._requests[number])
+        self._there[number] = sequence = EngineSequence(number, self._requests[number])
         sequence.handed, sequence.prefetched = handed, handed is not None
         if self._prefills:
             sequence.wanted = sequence.tokens + 1
@@ -224,7 +159,7 @@ class Scheduler:
     def schedule(self) -> Iteration | None:
         """The next iteration; ``None`` if there is nothing to compute."""
         budget = self._limits.token_budget
-        batch: dict[int, tuple[_Sequence, int]] = {}
+        batch: dict[int, tuple[EngineSequence, int]] = {}
         before = self.preemptions
         self.admitted = []
         self.reads = []
@@ -267,7 +202,7 @@ class Scheduler:
                 if not sequence.prefetched:
                     break
 
-    def _make_room(self, sequence: _Sequence, new: int, batch: dict[int, tuple[_Sequence, int]]) -> bool:
+    def _make_room(self, sequence: EngineSequence, new: int, batch: dict[int, tuple[EngineSequence, int]]) -> bool:
         """Preempt others until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
         while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
             last = self._last()
@@ -287,20 +222,20 @@ class Scheduler:
                 return False
         return True
 
-    def _last(self) -> _Sequence:
+    def _last(self) -> EngineSequence:
         """Who goes if blocks lack."""
         if self._limits.by_priority:
             return max((one for one in self.running if not one.is_received), key=lambda one: one.rank)
         return next(one for one in reversed(self.running) if not one.is_received)
 
-    def _take_back(self, sequence: _Sequence, new: int) -> None:
+    def _take_back(self, sequence: EngineSequence, new: int) -> None:
         """The iteration that is being scheduled will not compute these tokens."""
         size = self._limits.block_tokens
         for block in range((sequence.computed - new) // size, sequence.computed // size):
             self.pool.unname(sequence.blocks[block])
         sequence.computed -= new
 
-    def _admit(self, budget: int) -> Iterator[tuple[_Sequence, int]]:
+    def _admit(self, budget: int) -> Iterator[tuple[EngineSequence, int]]:
         while self.waiting and budget and len(self.running) < self._limits.max_sequences:
             sequence = self.waiting[0]
             size = self._limits.block_tokens
@@ -338,7 +273,7 @@ class Scheduler:
             budget -= new
             yield sequence, new
 
-    def _receive(self, sequence: _Sequence, handed: HandedOver) -> bool:
+    def _receive(self, sequence: EngineSequence, handed: HandedOver) -> bool:
         """Fetch the blocks of a prompt but those that the device has; False if there is no room. Its last token is computed here again."""
         reach = Reach(self.pool.found(sequence.keys(self._limits.block_tokens)), [])
         count = self._blocks(sequence.tokens)
@@ -351,7 +286,7 @@ class Scheduler:
         sequence.loads.append(handed.fetch(len(fresh), waits))
         return True
 
-    def _has_to_wait(self, sequence: _Sequence) -> bool:
+    def _has_to_wait(self, sequence: EngineSequence) -> bool:
         """Whether a sequence computes nothing before all of its blocks are there; if its layers wait instead, the iteration reads them."""
         if not sequence.is_loading:
             return False
@@ -360,7 +295,7 @@ class Scheduler:
         self.reads += sequence.loads
         return False
 
-    def _time_load(self, sequence: _Sequence) -> None:
+    def _time_load(self, sequence: EngineSequence) -> None:
         """Note how long a sequence waits for its blocks."""
         assert self._tiers is not None
         clock, since, left = self._tiers.copies, self._tiers.copies.now_ns, len(sequence.loads)
@@ -374,7 +309,7 @@ class Scheduler:
         for load in sequence.loads:
             load.then(over)
 
-    def _extend(self, sequence: _Sequence, new: int) -> None:
+    def _extend(self, sequence: EngineSequence, new: int) -> None:
         sequence.computed += new
         sequence.blocks += self.pool.take(self._blocks(sequence.computed) - len(sequence.blocks))
         size = self._limits.block_tokens
@@ -382,7 +317,7 @@ class Scheduler:
             self.pool.name(sequence.blocks[block], sequence.key(block, size))
         sequence.named = sequence.computed // size
 
-    def _iteration(self, batch: dict[int, tuple[_Sequence, int]]) -> Iteration:
+    def _iteration(self, batch: dict[int, tuple[EngineSequence, int]]) -> Iteration:
         """The batch as an iteration. A sequence whose tokens are all computed gets one more."""
         prefills, emits = [], []
         decodes = keys = 0

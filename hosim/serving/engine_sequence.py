@@ -1,0 +1,74 @@
+"""A request on an engine: the tokens that it has, and where its blocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Protocol
+
+from hosim.serving.block_copies import Awaited
+from hosim.serving.request import Request
+
+
+class HandedOver(Protocol):
+    """A prompt that another engine has computed, whose blocks can be fetched."""
+
+    def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
+        """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""
+
+
+class EngineSequence:
+    """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
+
+    __slots__ = (
+        "admitted",
+        "blocks",
+        "computed",
+        "handed",
+        "loads",
+        "named",
+        "number",
+        "prefetched",
+        "request",
+        "swapped",
+        "tokens",
+        "wanted",
+    )
+
+    def __init__(self, number: int, request: Request) -> None:
+        self.number = number
+        self.request = request
+        self.tokens = request.prompt_tokens
+        self.wanted = request.prompt_tokens + request.output_tokens
+        self.computed = 0
+        self.admitted = False
+        self.blocks: list[int] = []
+        self.named = 0
+        self.loads: list[Awaited] = []
+        self.prefetched = False
+        self.swapped = False
+        self.handed: HandedOver | None = None
+
+    def key(self, block: int, block_tokens: int) -> Hashable:
+        """The name of a block's contents; one of its own where no other request can have them."""
+        return self.request.block_key(block, block_tokens) or (-1, self.number, block)
+
+    def keys(self, block_tokens: int) -> Iterator[Hashable]:
+        """Of the full blocks before its last token, which has to be computed in any case."""
+        return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """By priority, and then by arrival."""
+        return self.request.priority, self.number
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its blocks are still on their way."""
+        if self.loads:
+            self.loads = [load for load in self.loads if not load.over]
+        return bool(self.loads)
+
+    @property
+    def is_received(self) -> bool:
+        """Whether its blocks are still on their way from another engine: until then they cannot be given up."""
+        return self.handed is not None and self.is_loading
