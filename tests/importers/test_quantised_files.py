@@ -50,6 +50,7 @@ def exported(torch, module, path, *args):
     return sum(t.numel() * t.element_size() for t in program.state_dict.values())
 
 
+@pytest.mark.long
 def test_gptqs_tensors_are_parameters(torch, tmp_path):
     class Packed(torch.nn.Module):
         def __init__(self):
