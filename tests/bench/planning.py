@@ -6,9 +6,13 @@ from measures import cpu_seconds, least, measure
 from test_every_policy import RIVALS
 from test_every_policy import training as layers_of_ten
 
+from hosim.analysis.budget import parse_budget
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.importers.spec import make
+from hosim.io.hardware_file import load_hardware
+from hosim.io.shipped import find_hardware
 from hosim.policies import registry
 
 
@@ -74,6 +78,16 @@ SLOW = 3 * 10**8
 @measure("hyperoffload for 2,000 ops that wait for transfers", most=1, unit="s")
 def two_thousand() -> float:
     return min(plan_training(400, SLOW) for _ in range(2))
+
+
+@measure("hyperoffload for eight layers of a prefill on an H100 at 75 %, 335 ops that wait for transfers", most=1, unit="s")
+def eight_layers() -> float:
+    machine = load_hardware(find_hardware("h100-80gb-sxm"))
+    builder = {"model": "llama-3.1-8b", "phase": "prefill", "sequence": 4096, "batch": 1, "layers": 8}
+    graph = make({"format": "hosim.spec/1", "name": "eight layers", "builder": builder}, "eight layers")
+    _, budget = parse_budget("75%", graph, machine)
+    replay(registry.get("resident").plan(graph, machine, 10**12), machine)  # imports what it needs
+    return cpu_seconds(lambda: registry.get("hyperoffload").plan(graph, machine, budget))
 
 
 @measure("hyperoffload for 10,000 ops that wait for transfers", most=5, unit="s")
