@@ -13,7 +13,6 @@ from rich.text import Text
 from hosim.hardware import Hardware
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, multiple
-from hosim.study.cost import COST, COST_OF_TOKENS
 from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]
@@ -92,7 +91,7 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
     """One row per budget, with those on the curve marked, and the curve in a sentence."""
     tier = hardware.device_tier
     title = f"Peak memory against makespan (all resident {human_time(rows[0]['ideal_ns'])})"
-    costs = {COST_OF_TOKENS: "cost of\n1M tokens", COST: "cost of\na step"}
+    costs = {"cost_per_million_tokens": "cost of\n1M tokens", "cost": "cost of\na step"}
     column = next((name for name in costs if any([row.get(name) is not None for row in rows])), None)
     priced = [] if column is None else [costs[column]]
     table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", *priced, "on the\ncurve", left=0)
