@@ -237,7 +237,7 @@ def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
 
 def test_the_overhead_of_a_server_is_found_again():
     """A server whose iterations take 3 ms more than the kernels; the second half of the requests is compared."""
-    requests = [Request(i * 5_000_000, 30, 8) for i in range(10)]
+    requests = [Request(i * 5_000_000, 30, 8) for i in range(10)]  # 40 tokens of answers in each half
 
     def run(overhead_ns):
         return serve_requests(requests, EngineLimits(64, 8, 4), 1000, lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns)
@@ -253,6 +253,8 @@ def test_the_overhead_of_a_server_is_found_again():
     rate = 40 / (frame["last_token_ns"].max() - frame["arrival_ns"][5]) * 1e9
     assert beside["throughput"]["measured"]["output_tokens_per_s"] == pytest.approx(rate)
     assert beside["throughput"]["error"]["output_tokens_per_s"] == pytest.approx(0, abs=0.005)
+    first = 40 / (frame["last_token_ns"][:5].max() - frame["arrival_ns"][0]) * 1e9
+    assert beside["throughput"]["rival"]["output_tokens_per_s"] == pytest.approx(first / rate - 1)
     mean = frame["latency_ns"].groupby(frame.index < 5).mean()
     assert beside["latency_ns"]["rival"]["mean"] == pytest.approx(mean[True] / mean[False] - 1)
     assert "rival" not in beside_measured(run(found), real)["latency_ns"]

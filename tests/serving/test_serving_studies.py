@@ -184,6 +184,11 @@ def test_a_tier_below_is_room_for_the_cache():
     table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"kv": [kv]}, jobs=1, blocks=10)
     block = 2 * 2 * 8 * 128 * 2 * 16
     assert table["cache_bytes"][0] == 10 * block + (1 << 30)
+    # two engines of one host share its tier, and engines on two hosts have one each: the room is that of what there is
+    several = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"instances": [2, 9]}, jobs=1, blocks=10, kv=kv)
+    stores = [hosim.serve(MODEL, "h100-80gb-sxm", DRAWN, instances=n, blocks=10, kv=kv).kv.tiers["ddr"] for n in (2, 9)]
+    assert [one.stores for one in stores] == [1, 2]
+    assert list(several["cache_bytes"]) == [(10 * n + one.blocks * one.stores) * block for n, one in zip((2, 9), stores, strict=True)]
 
 
 def test_points_that_no_other_beats():
