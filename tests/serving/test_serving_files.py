@@ -237,7 +237,7 @@ def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
 
 def test_the_overhead_of_a_server_is_found_again():
     """A server whose iterations take 3 ms more than the kernels; the second half of the requests is compared."""
-    requests = [Request(i * 5_000_000, 30, 8) for i in range(10)]  # 40 tokens of answers in each half
+    requests = [Request(i * 5_000_000, 30, 8 + i // 5) for i in range(10)]  # 40 and 45 tokens of answers
 
     def run(overhead_ns):
         return serve_requests(requests, EngineLimits(64, 8, 4), 1000, lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns)
@@ -249,8 +249,8 @@ def test_the_overhead_of_a_server_is_found_again():
     found = fitted_overhead_ns(run, real, 5)
     assert found == pytest.approx(3_000_000, abs=10_000)
     beside = beside_measured(run(found), real, 5)
-    # the second half by hand: 40 tokens from its first arrival to its last token
-    rate = 40 / (frame["last_token_ns"].max() - frame["arrival_ns"][5]) * 1e9
+    # the second half by hand: 45 tokens from its first arrival to its last token
+    rate = 45 / (frame["last_token_ns"].max() - frame["arrival_ns"][5]) * 1e9
     assert beside["throughput"]["measured"]["output_tokens_per_s"] == pytest.approx(rate)
     assert beside["throughput"]["error"]["output_tokens_per_s"] == pytest.approx(0, abs=0.005)
     first = 40 / (frame["last_token_ns"][:5].max() - frame["arrival_ns"][0]) * 1e9
