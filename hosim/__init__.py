@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hosim.api.serving_run import serve
     from hosim.api.serving_studies import serve_fit, serve_sweep
     from hosim.cache_plan import CacheOp, Plan
-    from hosim.errors import GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
+    from hosim.errors import ExecutionError, GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
     from hosim.gpu.own_step import record
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CacheOp",
+    "ExecutionError",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -83,6 +84,7 @@ __all__ = [
 # A module is imported when a name of it is first used: `import hosim` stays light, and the program can answer Ctrl-C at once.
 _LAZY = {
     "CacheOp": "hosim.cache_plan",
+    "ExecutionError": "hosim.errors",
     "Graph": "hosim.graph",
     "GraphBuilder": "hosim.graph",
     "GraphError": "hosim.errors",

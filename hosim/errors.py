@@ -201,10 +201,27 @@ def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
 class ExecutionError(HosimError):
     """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
 
-    ``lost`` are the tensors whose contents went with it, and ``left`` those for which there is no room on the device, or, for the tensors
-    ``for_host`` that belong there, in the host's memory: they stay where the plan has them until there is room and what holds them is
-    closed again. ``held`` is that, if the caller has nothing to close. Everything else is where it was before.
+    What is neither lost nor left is where it was before.
 
+    Parameters
+    ----------
+    message
+        What failed.
+    lost
+        The tensors whose contents went with it.
+    left
+        Tensors that have no room where they belong: they stay where the plan has them until there is room and what holds them is closed again.
+    for_host
+        Those of ``left`` that belong in the host's memory; the others belong on the device.
+    held
+        What holds them, if the caller has nothing to close: ``held.close()`` tries again.
+
+    References
+    ----------
+    ``docs/executor.md`` says what the executor does about failures.
+
+    Examples
+    --------
     >>> str(ExecutionError("store of 'w' from hbm to nvme: No space left on device", lost=["w"]))
     "store of 'w' from hbm to nvme: No space left on device; the contents of 'w' are lost"
     """

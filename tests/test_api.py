@@ -26,10 +26,10 @@ from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan
 
 NAMES = """
-    CacheOp Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op Plan PlanError Result Tensor
-    UnitError __version__ blame compare diff explain find_hardware find_workload fit frontier load load_hardware load_plan load_workload
-    offload plan plot record replay robustness save_plan save_workload serve serve_fit serve_frontier serve_sweep
-    sweep
+    CacheOp ExecutionError Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op
+    Plan PlanError Result Tensor UnitError __version__ blame compare diff explain find_hardware find_workload fit
+    frontier load load_hardware load_plan load_workload offload plan plot record replay robustness save_plan
+    save_workload serve serve_fit serve_frontier serve_sweep sweep
 """
 
 
