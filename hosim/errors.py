@@ -210,7 +210,7 @@ class ExecutionError(HosimError):
     lost
         The tensors whose contents went with it.
     left
-        Tensors that have no room where they belong: they stay where the plan has them until there is room and what holds them is closed again.
+        Tensors that have no room where they belong: they stay where the plan has them until what holds them is closed again.
     for_host
         Those of ``left`` that belong in the host's memory; the others belong on the device.
     held
