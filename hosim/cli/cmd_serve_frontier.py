@@ -33,7 +33,7 @@ def serve_frontier(
     scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
-    """Trade the size of the cache, or devices, against throughput.
+    """Trade cache or devices against throughput.
 
     It serves once for each combination of values, as serve-sweep does, and marks the points that no other one beats: as much for less, or
     more for the same.

@@ -20,7 +20,7 @@ WRITING = sorted(
 
 
 def test_which_options_write() -> None:
-    assert len(WRITING) == 21
+    assert len(WRITING) == 22
     assert {("plan", "--output"), ("sweep", "--output"), ("replay", "--plot"), ("check", "--sarif"), ("import", "--output")} <= {*WRITING}
 
 
