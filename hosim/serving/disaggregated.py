@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hosim.engine.clock import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
-from hosim.serving.instances import arrivals
+from hosim.serving.instances import arrivals, of_engines
 from hosim.serving.kv_link import KvLink, KvTransfers
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
@@ -66,17 +66,7 @@ def serve_disaggregated(
     for engine in engines:
         clock.process(engine.ahead() if ahead else engine.in_turn())
     clock.run()
-    samples = [replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples]
     stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
-    return Served(
-        tuple(requests),
-        tuple(engines[i].scheduled_ns[number] for number, i in enumerate(chosen)),
-        tuple(tuple(engines[i].token_ns[number]) for number, i in enumerate(decoded_by)),
-        tuple(sorted(samples, key=lambda sample: (sample.start_ns, sample.instance))),
-        sum(scheduler.preemptions for scheduler in schedulers),
-        sum(scheduler.hit_tokens for scheduler in schedulers),
-        blocks,
-        instances=tuple(decoded_by),
-        kv=None if kv is None else figures_below(kv, engines, limits, clock.time),
-        handed=transfers.hand_overs(chosen, decodes, stall_ns),
-    )
+    figures = None if kv is None else figures_below(kv, engines, limits, clock.time)
+    served = of_engines(requests, engines, chosen, decoded_by, blocks, figures)
+    return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns))

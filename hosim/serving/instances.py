@@ -10,6 +10,7 @@ import simpy
 
 from hosim.engine.clock import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
+from hosim.serving.kv_figures import KvFigures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.routers import Router
@@ -45,17 +46,24 @@ def serve_on_instances(
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
+    return of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.time))
+
+
+def of_engines(
+    requests: Sequence[Request], engines: Sequence[Engine], begun: Sequence[int], ended: Sequence[int], blocks: int, kv: KvFigures | None
+) -> Served:
+    """What several engines did, of which a request's first was ``begun`` and its last, which gives the tokens, ``ended``."""
     samples = [replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples]
     return Served(
         tuple(requests),
-        tuple(engines[i].scheduled_ns[number] for number, i in enumerate(chosen)),
-        tuple(tuple(engines[i].token_ns[number]) for number, i in enumerate(chosen)),
+        tuple(engines[i].scheduled_ns[number] for number, i in enumerate(begun)),
+        tuple(tuple(engines[i].token_ns[number]) for number, i in enumerate(ended)),
         tuple(sorted(samples, key=lambda sample: (sample.start_ns, sample.instance))),
-        sum(scheduler.preemptions for scheduler in schedulers),
-        sum(scheduler.hit_tokens for scheduler in schedulers),
+        sum(engine.scheduler.preemptions for engine in engines),
+        sum(engine.scheduler.hit_tokens for engine in engines),
         blocks,
-        instances=tuple(chosen),
-        kv=None if kv is None else figures_below(kv, engines, limits, clock.time),
+        instances=tuple(ended),
+        kv=kv,
     )
 
 
