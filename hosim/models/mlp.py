@@ -101,7 +101,8 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     place = t.ops("sort", "sort", [chosen], [((rows,), "int64"), ((rows,), "int64")])[1]
     source = t.op("floor_divide", "elementwise", [place], (rows,))
     offsets = t.op("cumsum", "reduction", [place], (mine,), "int32")
-    x = replicated(t, run, x) if run.expert == 1 else x
+    if run.expert == 1:  # each device's share of an output gives only a share of the gradient of the output's weight
+        x, weights = replicated(t, run, x), replicated(t, run, weights, "all_reduce_weights")
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
     both = _grouped(

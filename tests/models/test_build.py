@@ -436,6 +436,14 @@ def test_expert_shards():
     assert work[0] == work[1]  # as many rows come as go
 
 
+def test_devices_that_share_experts_add_up_the_gradients_of_the_router():
+    """Each has a part of every output, so what it finds for the weight of an output is a part, too."""
+    graph = build("x", {**EXPERTS, "phase": "train", "tensor": 2})
+    x, weights = 32 * 64 * 2, 32 * 2 * 2  # bytes of 32 tokens 64 wide, and of the weights of their two experts
+    sent = [op.sizes[1] for op in graph.ops if op.kind == "all_reduce" and "mlp.experts" in op.name]
+    assert sent == [x] * 2 + [weights, x] * 2  # forward, then backward
+
+
 def test_pipeline_stages_are_the_whole_together():
     whole = build("x", {**DENSE, "phase": "train"})
     shared = {**DENSE, "phase": "train", "pipeline": 2, "link": "1 GB/s", "micro_batches": 1}
