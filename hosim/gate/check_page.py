@@ -46,7 +46,7 @@ def _case(v: CaseVerdict) -> Iterator[str]:
     if all(v.curves) and MAKESPAN in v.before.metrics and MAKESPAN in v.now.metrics:  # somebody may have taken it out of a baseline
         tier = v.now.machine.get("device_tier", "device")
         before, now = (Curve(record.curve, record.metrics[MAKESPAN]) for record in (v.before, v.now))
-        yield page.picture(change_figure(before, now, tier), f"Memory of {tier} over the step, before and now")
+        yield page.picture(change_figure(before, now, tier), f"Memory of {tier} over time, before and now")
     changes = plan_changes(v.before, v.measured)
     if changes:
         yield page.table(("changes of the plan", "before", "now"), [(c.what, c.before, c.now) for c in changes[:ROWS]], left=3)

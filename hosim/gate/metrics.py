@@ -2,8 +2,9 @@
 
 ``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and ``moved.CHANNEL`` (bytes). Of requests that
 are served also ``ttft``, ``tpot`` and ``latency`` by statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour),
-``goodput.requests`` (requests an hour), ``found.TIER`` (tokens of prompts), and counts such as ``count.preemptions``. Smaller is better,
-but for :data:`LARGER`.
+``goodput.requests`` (requests an hour), ``found.TIER`` (tokens of prompts), ``wait.kv_transfer`` and ``wait.decode_queue`` (nanoseconds
+that all requests waited on their way to an engine that decodes), and counts such as ``count.preemptions``. Smaller is better, but for
+:data:`LARGER`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from hosim.units import human_size, human_time, parse_size, parse_time
 
 PEAK, MAKESPAN, STALL, MOVED = "peak", "makespan", "stall", "moved"
 
-TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, COUNT = "ttft", "tpot", "latency", "throughput", "goodput", "found", "count"
+TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, WAIT, COUNT = "ttft", "tpot", "latency", "throughput", "goodput", "found", "wait", "count"
 
-FAMILIES = (PEAK, TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, MAKESPAN, STALL, MOVED, COUNT)
+FAMILIES = (PEAK, TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
 """Every family, in the order in which reports tell them."""
+
+STATISTICS = ("mean", "p50", "p95", "p99")
+"""The statistics of each latency that are judged."""
+
+_PARTS = {**dict.fromkeys((TTFT, TPOT, LATENCY), STATISTICS), THROUGHPUT: ("output",), GOODPUT: ("requests",)}
+"""What a metric of a family may be named after its dot, where it is not a name of the machine."""
 
 LARGER = (THROUGHPUT, GOODPUT, FOUND)
 """Of these larger is better."""
@@ -55,9 +62,9 @@ OFF = Tolerance()
 DEFAULTS: Mapping[str, Tolerance] = {
     **dict.fromkeys((MAKESPAN, TTFT, TPOT, LATENCY, *LARGER), Tolerance(share=Fraction(1, 100))),
     PEAK: Tolerance(absolute=0),
-    **dict.fromkeys((STALL, MOVED, COUNT), OFF),
+    **dict.fromkeys((WAIT, STALL, MOVED, COUNT), OFF),
 }
-"""The default tolerances: none for a peak. Stalls, moved bytes and counts are not judged by themselves."""
+"""The default tolerances: none for a peak. Waits, stalls, moved bytes and counts are not judged by themselves."""
 
 
 def metrics_of(result: Result) -> dict[str, int]:
@@ -121,6 +128,10 @@ def _parse(name: str, text: str, source: str) -> Tolerance:
     where = f"tolerance.{name}"
     if family(name) not in FAMILIES:
         raise InputError(f"unknown metric; expected one of {', '.join(FAMILIES)}, or one such as peak.hbm", source=source, where=where)
+    part = name.partition(".")[2]
+    if part and part not in _PARTS.get(family(name), (part,)):
+        named = ", ".join(f"{family(name)}.{one}" for one in _PARTS[family(name)])
+        raise InputError(f"unknown metric; expected {family(name)} or one of {named}", source=source, where=where)
     if text.strip() == "off":
         return OFF
     share = _SHARE.fullmatch(text)

@@ -103,7 +103,7 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
         if v.explanation or v.fails(strict):
             lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *map(printable, details(v)), "```"]
         if v.explanation and all(v.curves):
-            lines += ["", "Device memory over the step, before and now:", "", "```", *curves(*v.curves), "```"]
+            lines += ["", "Device memory over time, before and now:", "", "```", *curves(*v.curves), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from hosim.errors import InputError
 
 _NEITHER = ("policy", "plan", "budget")
+_REQUESTS = "expected a file of requests, or such as 'poisson:rate=10'"
+_OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2}}'
 
 
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
@@ -25,15 +27,20 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     known = ["model", "requests", "limit", *serve_defaults()]
     for key, value in asked.items():
         if key not in known:
-            raise InputError(unknown_name("option", key, known), source=source, where=f"{where}.serve.{key}")
+            said = _OF_THE_MODEL.format(key) if key in ("tensor", "expert") else unknown_name("option", key, known)
+            raise InputError(said, source=source, where=f"{where}.serve.{key}")
+        if key == "overhead" and not isinstance(value, str):
+            raise InputError(f"expected a time with its unit, such as '2ms', got {value!r}", source=source, where=f"{where}.serve.{key}")
+        if key == "requests" and not isinstance(value, str):
+            raise InputError(_REQUESTS, source=source, where=f"{where}.serve.{key}")
         for part, one in value.items() if key == "model" and isinstance(value, Mapping) else [("", value)]:
             if not isinstance(one, (str, bool, int, float)):
                 at = ".".join(filter(None, [where, "serve", key, part]))
                 raise InputError(f"expected a text, a number or true or false, got {type(one).__name__}", source=source, where=at)
     for key in ("model", "requests"):
         if not isinstance(asked.get(key), (str, Mapping)):
-            what = "a model, such as 'llama-3.1-8b'" if key == "model" else "a file of requests, or such as 'poisson:rate=10'"
-            raise InputError(f"expected {what}", source=source, where=f"{where}.serve.{key}")
+            said = "expected a model, such as 'llama-3.1-8b'" if key == "model" else _REQUESTS
+            raise InputError(said, source=source, where=f"{where}.serve.{key}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,23 @@ class AskedServing:
     requests: str
     options: Mapping[str, Any]
     limit: Any
+
+    def placed(self, error: InputError) -> InputError:
+        """The error with the place in ``serve`` that it is about, and the file of requests that it names."""
+        from hosim.serving.drawn_requests import is_drawn
+
+        at, where = error.source, error.where
+        if at == self.requests and not is_drawn(self.requests):
+            at = f"requests: {self.requests}"
+        elif at is not None and at.startswith("requests "):
+            at = "requests"
+        elif at is None and where == "model":
+            at, where = where, None
+        elif at is None and where in self.model:
+            at = "model"
+        elif at != "limit" and at not in serve_defaults():
+            return error
+        return InputError(error.message, source=f"serve.{at}", where=where)
 
 
 def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:

@@ -13,7 +13,7 @@ from hosim.gate.canonical import canonical, digest, graph_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import source_digest
-from hosim.gate.metrics import COUNT, FOUND, GOODPUT, HOUR, LATENCY, MAKESPAN, MOVED, PEAK, STALL, THROUGHPUT, TPOT, TTFT
+from hosim.gate.metrics import COUNT, FOUND, GOODPUT, HOUR, LATENCY, MAKESPAN, MOVED, PEAK, STALL, STATISTICS, THROUGHPUT, TPOT, TTFT, WAIT
 from hosim.gate.record import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
 from hosim.gate.serve_question import asked_serving, serve_defaults
 from hosim.version import __version__
@@ -21,9 +21,6 @@ from hosim.versions import SERVING_VERSIONS
 
 if TYPE_CHECKING:
     from hosim.serving.served import Served
-
-STATISTICS = ("mean", "p50", "p95", "p99")
-"""The statistics of each latency that are judged."""
 
 PARTS = 60
 """How many equal parts of the time the curve of the cache has."""
@@ -47,8 +44,7 @@ def measure_served(case: Case) -> Measured:
     except InfeasibleError as error:
         return Measured(None, str(error))
     except InputError as error:
-        at = error.source if error.source in case.serve else REQUESTS if error.source == asked.requests else None
-        raise (error if at is None else InputError(error.message, source=f"serve.{at}", where=error.where)) from None
+        raise asked.placed(error) from None
     held = _Held(asked.model, hardware.device_tier, hardware, served)
     prints = {
         "graph": held.fingerprint,
@@ -128,6 +124,15 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
     }
     found |= {f"{STALL}.{cause}": waited for cause, waited in below.get("stall_ns", {}).items()}
     found |= {f"{MOVED}.{name}": channel["bytes"] for name, channel in below.get("channels", {}).items()}
+    if served.handed is not None:
+        of_transfers = served.handed.figures
+        found |= {
+            f"{WAIT}.kv_transfer": of_transfers.wait_ns,
+            f"{WAIT}.decode_queue": of_transfers.queue_ns,
+            f"{STALL}.kv_transfer": of_transfers.stall_ns,
+            f"{MOVED}.kv_transfer": of_transfers.bytes,
+            f"{COUNT}.kv_transfers": of_transfers.transfers,
+        }
     return found | {f"{COUNT}.{name}": summary[name] for name in ("blocks", "iterations", "preemptions")}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hosim.gate.causes import LINES, changed_question
 from hosim.gate.metric_verdict import MetricVerdict, judge_metrics
-from hosim.gate.metrics import COUNT, FAMILIES, FOUND, MOVED, PEAK, STALL, family
+from hosim.gate.metrics import COUNT, FAMILIES, FOUND, MOVED, PEAK, STALL, WAIT, family
 from hosim.gate.record import REQUESTS, Measured, Record
 
 _CHANGES = {
@@ -14,7 +14,7 @@ _CHANGES = {
     REQUESTS: "the requests have changed",
     "plan": "the engine, its cache or its kernel times have changed",
 }
-_BEHIND = (COUNT, FOUND, STALL, PEAK, MOVED)
+_BEHIND = (COUNT, FOUND, WAIT, STALL, PEAK, MOVED)
 """Figures that say why others changed, in the order in which they are told."""
 
 

@@ -47,7 +47,7 @@ class CaseVerdict:
 
     @property
     def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the device tier holds over the step, before and now; empty if unknown."""
+        """What the device tier holds over time, before and now; empty if unknown."""
         return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
 
     def fails(self, strict: bool = False) -> bool:

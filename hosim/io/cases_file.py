@@ -101,7 +101,17 @@ def load_cases(path: str | os.PathLike[str]) -> CasesModel:
         data = data.get("tool", {}).get("hosim")
         if data is None:
             raise InputError("no table [tool.hosim]; add one, or write a hosim.toml", source=source)
+    _refuse_served_matrix(data, source)
     return FORMAT.check({"format": reading.format_of("cases"), **data}, source)
+
+
+def _refuse_served_matrix(data: Any, source: str) -> None:
+    """Raise :class:`InputError` for a matrix that has ``serve``, rather than ask for its workloads."""
+    matrices = data.get("matrix") if isinstance(data, dict) else None
+    for name, matrix in matrices.items() if isinstance(matrices, dict) else ():
+        if isinstance(matrix, dict) and "serve" in matrix:
+            said = "a matrix plans single steps and cannot serve requests: write a table [cases.NAME] for each case that serves"
+            raise InputError(said, source=source, where=f"matrix.{name}.serve")
 
 
 def read_toml(source: str) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         `a` 100%
         ```
 
-        Device memory over the step, before and now:
+        Device memory over time, before and now:
 
         ```
         before: 0 B to 48 B

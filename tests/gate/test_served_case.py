@@ -16,6 +16,7 @@ from hosim.gate.checking import check, write
 from hosim.gate.metric_verdict import judge_metrics
 from hosim.gate.metrics import parse_tolerances
 from hosim.gate.served_case import measure_served
+from hosim.gate.served_causes import explain_served
 
 REQUESTS = [
     {"arrival_s": i / 500, "prompt_tokens": 100 + 40 * (i % 3), "output_tokens": 5, "prefix_blocks_of_16": [1, 2, i]} for i in range(12)
@@ -63,6 +64,33 @@ def test_metrics_are_those_of_serving(folder: Path) -> None:
         assert most == weights + max(held, default=0) * 131_072
     assert now.metrics["moved.d2h"] == now.metrics["peak.ddr"]
     assert now.versions["serving"] == 1
+
+
+def test_transfers_between_engines_are_shown(folder: Path) -> None:
+    """Prompts of 100, 140 and 180 tokens share no blocks: 7 + 9 + 12 blocks of 16 tokens, four times, each of 131,072 B."""
+    rows = [{key: value for key, value in row.items() if key != "prefix_blocks_of_16"} for row in REQUESTS]
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    suites = [
+        suite_of(folder, more=f', prefill_instances = 1, decode_instances = 1, kv_link = "{link}GB/s", overhead = "1ms"')
+        for link in (4, 0.1)
+    ]
+    fast, slow = (measure_served(suite.cases[0]) for suite in suites)
+    assert fast.record is not None
+    metrics = fast.record.metrics
+    assert (metrics["moved.kv_transfer"], metrics["count.kv_transfers"]) == (4 * (7 + 9 + 12) * 131_072, 12)
+    options = {"blocks": 200, "prefill_instances": 1, "decode_instances": 1, "kv_link": "4GB/s", "overhead": "1ms"}
+    served = hosim.serve({"model": "llama-3.1-8b", "layers": 2}, "h100-80gb-sxm", folder / "requests.jsonl", **options)
+    frame = served.frame()
+    assert metrics["wait.kv_transfer"] == (frame["transferred_ns"] - frame["prefilled_ns"]).sum() > metrics["wait.decode_queue"] >= 0
+    assert metrics["stall.kv_transfer"] == served.handed.figures.stall_ns > 0
+    worse = [one for one in judge_metrics(metrics, slow.record.metrics, {}) if one.verdict == "regression"]
+    lines = explain_served(fast.record, slow, worse)
+    assert lines[0] == "case: serve.kv_link is 0.1GB/s, was 4GB/s"
+    assert any(line.startswith("wait.kv_transfer: ") for line in lines)
+    verdicts = {one.name: one.verdict for one in judge_metrics(metrics, slow.record.metrics, {})}
+    assert (verdicts["ttft.mean"], verdicts["wait.kv_transfer"], verdicts["moved.kv_transfer"]) == ("regression", "drift", "same")
+    judged = judge_metrics(metrics, slow.record.metrics, parse_tolerances({"wait": "1%"}, "t"))
+    assert {one.name: one.verdict for one in judged}["wait.kv_transfer"] == "regression"
 
 
 def test_a_baseline_written_and_checked(folder: Path) -> None:
@@ -116,6 +144,8 @@ def test_more_is_better_of_rates_and_hits() -> None:
     assert [one.verdict for one in judge_metrics(before, now, parse_tolerances({"throughput": "2%"}, "t"))][1] == "drift"
     with pytest.raises(InputError, match=r"t: tolerance\.found: expected a share of the baseline, such as '1%', or 'off', got '5 B'"):
         parse_tolerances({"found": "5 B"}, "t")
+    with pytest.raises(InputError, match=r"t: tolerance\.ttft\.p96: unknown metric; expected ttft or one of ttft\.mean, ttft\.p50, "):
+        parse_tolerances({"ttft": {"p96": "1%"}}, "t")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +154,17 @@ def test_more_is_better_of_rates_and_hits() -> None:
         (("blocks = 200", "block = 200"), "hosim.toml: cases.chat.serve.block: unknown option 'block'; did you mean 'blocks'?"),
         (("blocks = 200", "blocks = [2]"), "hosim.toml: cases.chat.serve.blocks: expected a text, a number or true or false, got list"),
         (("blocks = 200", "blocks = 0"), "case chat: serve.blocks: expected a whole number of at least 1, got 0"),
-        (("requests.jsonl", "no.jsonl"), "case chat: serve.requests: no such file"),
+        (("blocks = 200", "tensor = 2"), 'cases.chat.serve.tensor: a parameter of the model: write model = {model = "...", tensor = 2}'),
+        (("blocks = 200", "overhead = 5"), "cases.chat.serve.overhead: expected a time with its unit, such as '2ms', got 5"),
+        (('"requests.jsonl"', "{rate = 10}"), "cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'"),
+        (("requests.jsonl", "no.jsonl"), "case chat: serve.requests: no.jsonl: no such file"),
+        (("requests.jsonl", "poisson:rte=10"), "case chat: serve.requests: unknown parameter 'rte'; did you mean 'rate'?"),
+        (("llama-3.1-8b", "llama-3.1-8x"), "case chat: serve.model: expected a model ('hosim workload models' lists "),
+        (("layers", "layrs"), "case chat: serve.model: layrs: unknown parameter 'layrs'; did you mean 'layers'?"),
+        (
+            ("[cases.chat]", "[matrix.chat]"),
+            "matrix.chat.serve: a matrix plans single steps and cannot serve requests: write a table [cases.",
+        ),
         (("ttft=2ms", "ttf=2ms"), "case chat: serve.limit: unknown latency 'ttf'; did you mean 'ttft'?"),
         (("requests = ", "kv = "), "hosim.toml: cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'"),
         (
