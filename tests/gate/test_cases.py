@@ -144,7 +144,7 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "stall =",
             "stal =",
             "tolerance.stal.transfer: unknown metric; expected one of peak, ttft, tpot, latency, throughput, goodput, "
-            "found, makespan, stall, moved, count, or one such as peak.hbm",
+            "found, makespan, wait, stall, moved, count, or one such as peak.hbm",
         ),
     ],
 )
