@@ -69,7 +69,7 @@ _BOUNDED = 20_000
 _NEAR = 400
 """On graphs of between ``SMALL`` and ``_BOUNDED`` ops, within a ``_NEAR``-th of it nothing of hosim's own is looked for any more."""
 _RATHER_NEAR = 100
-"""Within a ``_RATHER_NEAR``-th of it refinement comes before the sweeps that stretch the step: it may leave nothing to gain."""
+"""Within a ``_RATHER_NEAR``-th of it refinement is tried before the sweeps that stretch the step: it may leave nothing to gain."""
 _FIRST, _LIKE = 2, 1000
 """Plans of others that are replayed before any sweep on graphs of more than ``_BOUNDED`` ops; one that is within a ``_LIKE``-th of the
 bound leaves the sweeps too little to gain for what they take."""
@@ -239,22 +239,16 @@ def _sweeps(
         best.spread_if_enough()
         if rivals is not None and len(problem.graph.ops) > _BOUNDED:
             best.rival_if_near(rivals)
-    unspread, spent = placement is None, 0
     for slow in _SLOW_IF_SMALL if small else _SLOW:
-        if best.near and best.refined_at_once():
-            break
         best.attempt(replace(best.first, slow=slow))
         if bounded and not best.finished:
-            best.bound_ns = _bound_ns(problem, budget)
-            best.floor_ns = max(floor_ns, best.bound_ns + best.bound_ns // _NEAR)
-            if unspread and best.bound_ns > problem.horizon_ns:  # the channels are what takes the time
-                left = evaluate.left
-                best.spread()
-                unspread, spent, evaluate.left = False, left - evaluate.left, left  # the other stretches do not pay for it
-    evaluate.left -= spent
-    if placement is None and small:
-        best.vary()
-    if unspread:
+            bound_ns = _bound_ns(problem, budget)
+            best.floor_ns = max(floor_ns, bound_ns + bound_ns // _NEAR)
+            if slow == _SLOW[0] and bound_ns > problem.horizon_ns:  # the channels are what takes the time
+                best.spread_and_refine_if_enough(bound_ns + bound_ns // _RATHER_NEAR)
+    if placement is None:
+        if small:
+            best.vary()
         best.spread()
     while best.refine():
         pass
@@ -289,20 +283,7 @@ class _Sweeper:
         """The best outcome with the returns of a sweep: they leave a search room to move others."""
         self.returns: tuple[str, ...] = (_LATE, _ALL, _PART)
         """How early returns are; all ways until it is known which one does best here."""
-        self.bound_ns = 0
-        """The lower bound; 0 where nobody has asked for it."""
-        self._refined_at_once = False
         self._spreads: dict[tuple[int | None, bool, int], Choices | None] = {}
-
-    @property
-    def near(self) -> bool:
-        """Whether the best is so near to the lower bound that refinement may do, without sweeps for other stretches of the step."""
-        outcome = self.outcome
-        return (
-            outcome is not None
-            and not outcome.cost.infeasible
-            and (outcome.cost.makespan_ns - self.bound_ns) * _RATHER_NEAR < self.bound_ns
-        )
 
     @property
     def best(self) -> Evaluation:
@@ -375,6 +356,16 @@ class _Sweeper:
         if self.outcome is None or not _at(self.outcome, self.floor_ns):
             self.outcome, self.source, self.evaluate.left = None, SELECTION, left
 
+    def spread_and_refine_if_enough(self, near_ns: int) -> None:
+        """Even spreads, and refinement within ``near_ns``, if that is good enough; otherwise it is as if they had not been tried."""
+        before, left = dict(vars(self)), self.evaluate.left
+        self.spread()
+        while self.best.cost.makespan_ns <= near_ns and self.refine():
+            pass
+        if not _at(self.best, self.floor_ns):
+            vars(self).update(before)
+            self.evaluate.left = left
+
     def rival_if_near(self, rivals: OtherPlans) -> None:
         """The best of the first plans of others, if it is near enough to the makespan at which to stop: then this is that makespan."""
         left = self.evaluate.left
@@ -405,17 +396,6 @@ class _Sweeper:
         self.problem = analyse(self.problem.graph, self.problem.hardware, self.evaluate.times(self.best))
         better = self.attempt(replace(self.weights, slow=1.0))
         return self.attempt(replace(self.weights, slow=0.9)) or better
-
-    def refined_at_once(self) -> bool:
-        """Refine the best, once; says whether nothing better can be then. If not, no replays of those that are left were spent on it."""
-        problem, left = self.problem, self.evaluate.left
-        if not self._refined_at_once:
-            self._refined_at_once = True
-            while self.refine():
-                pass
-        done = self.outcome is not None and _at(self.outcome, self.floor_ns)
-        self.problem, self.evaluate.left = problem, left
-        return done
 
     def assign(self) -> bool:
         """Sweep with tiers assigned by interval to what the best outcome moves; says whether that helps."""
