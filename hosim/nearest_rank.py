@@ -14,7 +14,16 @@ def nearest_rank(values: Sequence[float], share: int) -> float:
     >>> [nearest_rank([4, 1, 3, 2], share) for share in (5, 50, 95)]
     [1, 2, 4]
     """
-    return sorted(values)[max(0, -(-share * len(values) // 100) - 1)]
+    return sorted(values)[rank(share, len(values)) - 1]
+
+
+def rank(share: int, count: int) -> int:
+    """Which of so many ordered values, counted from 1, is the least that ``share`` per cent of them do not exceed.
+
+    >>> [rank(share, 20) for share in (0, 5, 6, 50, 100)]
+    [1, 1, 2, 10, 20]
+    """
+    return max(1, -(-share * count // 100))
 
 
 def by_point(rows: Sequence[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:

@@ -13,7 +13,7 @@ from hosim.report.printed import paragraph
 from hosim.report.studies import errors, listing
 from hosim.report.tables import multiple
 from hosim.result import STALL_CAUSES
-from hosim.study.rows import DEVICE_TIER, FEASIBLE
+from hosim.study.rows import DEVICE_TIER, FEASIBLE, records
 
 _SHOWN = ("hardware", "policy", "makespan_ns", "slowdown", "lower_bound_ns", "stall_ns", "peak_bytes", "enough_bytes")
 """The columns of a cell, of those that there are."""
@@ -24,8 +24,7 @@ class ComparedFrame(DataFrame):
 
     def _repr_html_(self) -> str:
         """A row per policy, or per machine and policy, with units; every column is in the frame."""
-        found = self.astype(object).where(self.notna(), None).to_dict("records")
-        rows = [self._row({str(column): value for column, value in row.items()}) for row in found]
+        rows = [self._row(row) for row in records(self)]
         columns = [column for column in _SHOWN if any(row.get(column) is not None for row in rows)]
         listed = listing("", rows, columns, left=sum(column in ("hardware", "policy") for column in columns))
         more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"

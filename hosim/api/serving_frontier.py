@@ -12,8 +12,8 @@ from hosim.errors import InputError
 from hosim.io.reading import unknown_name
 from hosim.nearest_rank import by_point, nearest_rank
 from hosim.study.axes import read_vary
-from hosim.study.rows import varied_columns
-from hosim.study.seed_percentiles import pareto
+from hosim.study.pareto import pareto
+from hosim.study.rows import records, varied_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -84,11 +84,11 @@ def serve_frontier(
     if of == "goodput" and limit is None:
         raise InputError("the goodput needs limits: give limit, such as 'ttft=2s'", source="of")
     frame = serve_sweep(model, hardware, requests, vary=vary, limit=limit, **options)
-    rows = [{str(name): value for name, value in row.items()} for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    rows = records(frame)
     seeds = "requests.seed" if options.get("seeds") is not None else None
     columns = list(varied_columns(read_vary(vary)).values())
     points = [_median(group) for group in by_point(rows, columns).values()] if seeds else rows
-    on = pareto(points, COSTS[against], RATES[of])
+    on = pareto([(row[COSTS[against]], row[RATES[of]]) for row in points])
     table = frame.iloc[:0].drop(columns=["point", *([seeds] if seeds else [])])
     from pandas import DataFrame
 

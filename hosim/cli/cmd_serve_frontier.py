@@ -42,14 +42,14 @@ def serve_frontier(
     from hosim.api.serving_frontier import serve_frontier as traced
     from hosim.report.serving_studies_table import serving_frontier
     from hosim.study.axes import read_vary
-    from hosim.study.rows import varied_columns
+    from hosim.study.rows import records, varied_columns
 
     if not vary:
         raise InputError("nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5", source="serve-frontier")
     given = {"vary": vary, "of": of, "against": against, "limit": limit, "seeds": seeds, "output": output, "jobs": jobs}
     with bar() as tell:
         frame = traced(model, hardware, requests, **given, scheduler=scheduler, progress=tell, **settings_of(set_))  # type: ignore[arg-type]
-    rows = [{str(name): value for name, value in row.items()} for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} points")
     if json:

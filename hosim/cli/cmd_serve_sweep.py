@@ -53,7 +53,7 @@ def serve_sweep(
     from hosim.api.serving_studies import serve_sweep as swept
     from hosim.report.serving_studies_table import serving_sweep
     from hosim.study.axes import read_vary
-    from hosim.study.rows import varied_columns
+    from hosim.study.rows import records, varied_columns
     from hosim.study.seed_percentiles import seed_percentiles
 
     if not vary and seeds is None:
@@ -73,7 +73,7 @@ def serve_sweep(
             progress=tell,
             **settings_of(set_),
         )
-    rows = [{str(name): value for name, value in row.items()} for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+    rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} rows")
     varied = list(dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hosim.nearest_rank import rank
 from hosim.plain_text import counted
 from hosim.serving.goodput import SHARES, goodput, latency_limits
 from hosim.serving.kv_figures import HandOvers, KvFigures
@@ -165,5 +166,5 @@ def statistics(values: npt.ArrayLike) -> dict[str, float | None]:
     ordered = np.sort(np.asarray(values, float))
     if not len(ordered):
         return dict.fromkeys(("mean", *(f"p{share}" for share in SHARES)))
-    ranks: dict[str, float | None] = {f"p{share}": float(ordered[max(0, -(-share * len(ordered) // 100) - 1)]) for share in SHARES}
+    ranks: dict[str, float | None] = {f"p{share}": float(ordered[rank(share, len(ordered)) - 1]) for share in SHARES}
     return {"mean": float(ordered.mean()), **ranks}

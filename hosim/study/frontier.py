@@ -21,6 +21,7 @@ from hosim.limits import within
 from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.cost import COST, COST_OF_TOKENS, step_cost
+from hosim.study.pareto import pareto
 from hosim.study.rows import figure_columns, figures, frame
 from hosim.study.run_policy import unplanned
 from hosim.study.scenario import Question, bounded_attempt
@@ -51,12 +52,9 @@ class Frontier(InCells):
     def pareto(self) -> Sequence[Result]:
         """The curve: the results that no other result beats or equals with less memory, by ascending peak."""
         tier = self.question.hardware.device_tier
-        fitting = [r for r in self.results if r.feasible and r.makespan_ns is not None]
-        curve: list[Result] = []
-        for result in sorted(fitting, key=lambda r: (r.peak_bytes[tier], r.makespan_ns, r.budget_bytes)):
-            if not curve or (result.makespan_ns or 0) < (curve[-1].makespan_ns or 0):
-                curve.append(result)
-        return curve
+        fitting = [(r, r.makespan_ns) for r in self.results if r.feasible and r.makespan_ns is not None]
+        on = pareto([(r.peak_bytes[tier], -makespan) for r, makespan in fitting])
+        return sorted((r for (r, _), held in zip(fitting, on, strict=True) if held), key=lambda r: r.peak_bytes[tier])
 
     @property
     def frame(self) -> DataFrame:

@@ -16,6 +16,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import within
+from hosim.nearest_rank import rank
 from hosim.result import Result
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
@@ -117,7 +118,7 @@ def percentiles(frame: DataFrame) -> DataFrame:
         fitting, runs = drawn[drawn["feasible"]], len(drawn)
         for figure in FIGURES:
             values = sorted(fitting[figure])
-            ranks = [-(-p * runs // 100) for p in PERCENTILES]
+            ranks = [rank(p, runs) for p in PERCENTILES]
             at = [values[rank - 1] if rank <= len(values) else None for rank in ranks]
             rows.append((policy, figure, runs, runs - len(values), nominal[figure] if nominal["feasible"] else None, *at))
     columns = ["policy", "figure", "runs", "infeasible", "nominal", *(f"p{p}" for p in PERCENTILES)]

@@ -22,7 +22,7 @@ from hosim.io.bounded import read_bytes
 from hosim.io.csv_text import cell_text, csv_line, csv_rows
 from hosim.io.reading import check_target, write_bytes
 from hosim.study.axes import Value
-from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame
+from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame, records
 
 if TYPE_CHECKING:
     from typing import Self
@@ -173,8 +173,7 @@ class RowFile:
             raise self._another(f"it cannot be read as Parquet ({' '.join(str(error).split())[:80]})") from None
         if list(read.columns) != self._columns:
             raise self._another("its columns differ")
-        listed = read.astype(object).where(read.notna(), None).to_dict("records")
-        rows: list[Row] = [{str(column): value for column, value in row.items()} for row in listed]
+        rows: list[Row] = [*records(read)]
         for number, row in enumerate(rows, 1):
             for column, value in row.items():
                 if column in self._figures and not isinstance(value, int | None):

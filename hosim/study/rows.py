@@ -78,6 +78,12 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
     return {column: row.get(column) for column in figure_columns(hardware)}
 
 
+def records(table: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame by the names of its columns; ``None`` where a value is missing."""
+    found = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [{str(column): value for column, value in row.items()} for row in found]
+
+
 def results_of(table: object) -> tuple[list[Result], str]:
     """The results in a frame of :func:`hosim.compare`, without channels and streams, and the name of the device tier.
 
@@ -95,9 +101,7 @@ def results_of(table: object) -> tuple[list[Result], str]:
             "with all its columns",
             source="plot",
         )
-    found = cast("DataFrame", table)
-    rows = found.astype(object).where(found.notna(), None).to_dict("records")
-    return [_result_of({str(column): value for column, value in row.items()}) for row in rows], tier
+    return [_result_of(row) for row in records(cast("DataFrame", table))], tier
 
 
 def _result_of(row: Mapping[str, Any]) -> Result:

@@ -1,4 +1,4 @@
-"""What becomes of a figure over seeds: percentiles of the runs of each point; and which points no other one beats."""
+"""What becomes of a figure over seeds: percentiles of the runs of each point."""
 
 from __future__ import annotations
 
@@ -28,20 +28,3 @@ def seed_percentiles(rows: Sequence[Row], varied: Sequence[str], figures: Sequen
                 counts = {"figure": figure, "runs": len(group), "failed": len(group) - len(served)}
                 found.append({**dict(zip(varied, point, strict=True)), **counts, **told})
     return found
-
-
-def pareto(rows: Sequence[Row], least: str, most: str) -> list[bool]:
-    """Whether each row is on the curve: no other has as little of ``least`` or less and more of ``most``, or as much for less.
-
-    Of equal rows the first is on it. Rows without one of the two figures are not.
-
-    >>> pareto([{"bytes": 1, "rate": 5}, {"bytes": 2, "rate": 5}, {"bytes": 2, "rate": 7}, {"bytes": 1, "rate": None}], "bytes", "rate")
-    [True, False, True, False]
-    """
-    on = [False] * len(rows)
-    best: float | None = None
-    known = [i for i, row in enumerate(rows) if row[least] is not None and row[most] is not None]
-    for i in sorted(known, key=lambda i: (rows[i][least], -rows[i][most], i)):
-        if best is None or rows[i][most] > best:
-            on[i], best = True, rows[i][most]
-    return on

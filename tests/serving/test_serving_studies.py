@@ -12,7 +12,8 @@ from hosim.serving.asked_requests import changed_requests
 from hosim.serving.goodput import statistic_limits
 from hosim.serving.request import Request
 from hosim.study.bisection import bisected
-from hosim.study.seed_percentiles import pareto, seed_percentiles
+from hosim.study.pareto import pareto
+from hosim.study.seed_percentiles import seed_percentiles
 
 MODEL = {"model": "llama-3.1-8b", "layers": 2}
 DRAWN = "poisson:rate=50:count=8:prompt=40:output=3"
@@ -200,7 +201,7 @@ def test_points_that_no_other_beats():
 
     known = [row for row in rows if row["rate"] is not None]
     expected = [row["rate"] is not None and not any(beats(one, row) for one in known) and row not in rows[:i] for i, row in enumerate(rows)]
-    assert pareto(rows, "cost", "rate") == expected
+    assert pareto([(row["cost"], row["rate"]) for row in rows]) == expected
     drawn = [{"requests.rate": 5, "feasible": i != 3, "x": None if i == 3 else i} for i in range(30)]
     (found,) = seed_percentiles(drawn, ["requests.rate"], ["x"])
     assert found == {"requests.rate": 5, "figure": "x", "runs": 30, "failed": 1, "p5": 1, "p50": 15, "p95": 28}
