@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SCHEDULING = ("fcfs", "priority")
 """Who goes first."""
+PREEMPTIONS = ("recompute", "swap")
+"""What becomes of a preempted sequence."""
 
 
 def serve(
@@ -189,8 +191,8 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     """The cache below the device, if there is one: each device of the engine has its part of every block."""
     from hosim.serving.kv_setup import kv_setup
 
-    if preemption not in ("recompute", "swap"):
-        raise InputError(f"expected recompute or swap, got {preemption!r}", source="preemption")
+    if preemption not in PREEMPTIONS:
+        raise InputError(f"expected {' or '.join(PREEMPTIONS)}, got {preemption!r}", source="preemption")
     swaps = preemption == "swap"
     if kv is None and not swaps:
         return None

@@ -28,7 +28,9 @@ def _kv_policies(incomplete: str) -> list[str]:
 
 
 def _preemptions(incomplete: str) -> list[str]:
-    return [name for name in ("recompute", "swap") if name.startswith(incomplete)]
+    from hosim.api.serving_run import PREEMPTIONS
+
+    return [name for name in PREEMPTIONS if name.startswith(incomplete)]
 
 
 def _scheduling_policies(incomplete: str) -> list[str]:

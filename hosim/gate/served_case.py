@@ -83,15 +83,15 @@ class _Held:
         modelled = ModelledIterations(model, hardware)
         self.device = device
         self.served = served
+        self.summary = served.summary()
         self.weights = modelled.weight_bytes
-        self.block_bytes = served.about["block_tokens"] * modelled.cache_bytes_per_token
+        self.block_bytes = served.about["block_bytes"]
         self.fingerprint = graph_fingerprint(canonical(build("case", {**model, "phase": "decode", "context": _CONTEXT})))
 
     def peaks(self) -> dict[str, dict[str, int]]:
         """By tier the bytes of each kind at the peak, on one device."""
-        summary = self.served.summary()
-        found = {self.device: {"parameter": self.weights, "kv_cache": summary["peak_blocks"] * self.block_bytes}}
-        for tier, figures in summary.get("kv", {}).get("tiers", {}).items():
+        found = {self.device: {"parameter": self.weights, "kv_cache": self.summary["peak_blocks"] * self.block_bytes}}
+        for tier, figures in self.summary.get("kv", {}).get("tiers", {}).items():
             if tier != self.device:
                 found[tier] = {"kv_cache": figures["peak_blocks"] * self.block_bytes}
         return found
@@ -108,7 +108,7 @@ class _Held:
 
 
 def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> dict[str, int]:
-    summary = served.summary()
+    summary = held.summary
     found: dict[str, int] = {}
     for name in (TTFT, TPOT, LATENCY):
         of = summary[f"{name}_ns"]

@@ -188,17 +188,13 @@ class BlockCopies:
 
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
-        joined = self.machine.channel_between[source, destination]
-        channel = self.channels[self.machine.channels.index(joined)]
-        copy = Awaited()
+        channel, copy = self._between(source, destination), Awaited()
         when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy))
         return copy
 
     def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
         """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for each."""
-        whole, copy = blocks * self._block_bytes, Awaited()
-        joined = self.machine.channel_between[source, destination]
-        channel = self.channels[self.machine.channels.index(joined)]
+        channel, whole, copy = self._between(source, destination), blocks * self._block_bytes, Awaited()
 
         def there() -> None:
             copy.layers_ns.append(self.now_ns)
@@ -213,3 +209,6 @@ class BlockCopies:
 
         when_over(after, issue)
         return copy
+
+    def _between(self, source: str, destination: str) -> ChannelQueue:
+        return self.channels[self.machine.channels.index(self.machine.channel_between[source, destination])]
