@@ -82,8 +82,9 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
 def _uses_at(graph: Graph, hardware: Hardware, durations: Sequence[int], processor: str) -> dict[int, MemoryUse]:
     """Those of one processor's ops: the device's, or that of the tier named."""
     tier = processor or hardware.device_tier
-    bandwidth = hardware.tiers[hardware.tier_index[tier]].bandwidth_bytes_per_s
-    compute = hardware.compute if not processor else hardware.tiers[hardware.tier_index[processor]].compute
+    there = hardware.fair_share.tiers[hardware.tier_index[tier]]  # the device tier is each device's own
+    bandwidth = there.bandwidth_bytes_per_s
+    compute = there.compute if processor else hardware.compute
     assert compute is not None  # durations have been asked for before
     lost = 1 - Fraction(str(compute.beside_copies))
     copies = sum(c.bandwidth_bytes_per_s for c in hardware.channels if tier in (c.source, c.destination))

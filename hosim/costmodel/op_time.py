@@ -31,7 +31,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     ``duration_ns`` where the op has it; what its kernel takes, if it says which one it is and the profile has a processor; else
     ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth * efficiency))``, the maximum rounded up to a whole
     nanosecond, with the peak of the op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device tier.
-    Of an op that runs on another processor these are the processor's and its tier's (docs/contract.md, rule 20).
+    Of an op that runs on another processor these are one device's part of the processor and of its tier (docs/contract.md, rule 20).
     Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
@@ -69,8 +69,8 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
 
 
 def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
-    """Nanoseconds of an op on the processor of another tier: the roofline of that processor and that memory."""
-    compute, tier = compute_of(op, hardware), hardware.tiers[hardware.tier_index[op.processor]]
+    """Nanoseconds of an op on the processor of another tier: the roofline of one device's part of that processor and that memory."""
+    compute, tier = compute_of(op, hardware.fair_share), hardware.fair_share.tiers[hardware.tier_index[op.processor]]
     efficiency = efficiency_for(compute, op.kind, op.dtype)
     busy = ceil(Fraction(op.bytes_accessed * _NS_PER_S, tier.bandwidth_bytes_per_s) / efficiency)
     if op.flops:

@@ -2,6 +2,7 @@
 
 A graph that has such ops is replayed by :class:`ProcessorsReplay`; all others by :class:`~hosim.engine.device.DeviceReplay`, to which
 this costs nothing. Every tensor that such an op uses is tracked, so that what the op needs of its tier is read off the copies there.
+A tier that devices share has its processor in equal parts: each has one, also while others leave theirs idle.
 """
 
 from __future__ import annotations
@@ -13,24 +14,21 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.costmodel.memory_traffic import MemoryUse
 from hosim.edits import COLLECTIVE_KINDS
+from hosim.engine.clock import Alarm, Process
 from hosim.engine.compiled_plan import ABSENT, PENDING, VALID, TrackedOp
 from hosim.engine.device import DeviceReplay
 from hosim.engine.ledger import composition_of
 from hosim.engine.link_groups import LinkGroup
 from hosim.engine.memory_contention import MemoryContention
-from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
-from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import refuse_other_processors
 from hosim.result import IN_TIME, LEDGER, WORKSPACE
 
 
-def check_other_processors(plan: Plan, hardware: Hardware, allocator: str, account: str) -> None:
+def check_other_processors(plan: Plan, allocator: str, account: str) -> None:
     """Raise :class:`InputError` for a replay with ops on other processors that the rules do not define."""
     graph = plan.graph
-    if hardware.devices > 1:
-        refuse_other_processors(graph, "a replay with such ops has one device; give the machine devices: 1")
     if plan.runtime is not None:
         refuse_other_processors(graph, f"runtime policies such as {plan.policy} know only the device's ops")
     if allocator != LEDGER:
@@ -42,14 +40,25 @@ def check_other_processors(plan: Plan, hardware: Hardware, allocator: str, accou
 
 
 class ProcessorsReplay(DeviceReplay):
-    """A device with the processors of other tiers beside it. ``contentions`` has what copies take of each of these tiers, by position."""
+    """A device with the processors of other tiers beside it. ``contentions`` has what copies take of each of these tiers, by position.
 
-    def __init__(self, *parts: Any, hardware: Hardware, uses: Mapping[int, MemoryUse], recorder: TimelineRecorder | None) -> None:
-        graph: Graph = parts[1]
+    ``folded``: the device stands for all.
+    """
+
+    def __init__(self, *parts: Any, hardware: Hardware, uses: Mapping[int, MemoryUse], folded: bool) -> None:
+        clock, graph, _, _, memory, recorder, _, _ = parts
         at = hardware.tier_index
         tiers = sorted({at[graph.ops[i].processor] for i in graph.elsewhere}) if uses else ()
         self.contentions = {tier: MemoryContention(uses, recorder) for tier in tiers}
-        self._ends = [(at[c.source], at[c.destination]) for c in hardware.channels]
+        self._ends = [*[(at[c.source], at[c.destination]) for c in hardware.channels], ()]  # the last one is of collectives
+        scopes = {tier: hardware.tier_scope(hardware.tiers[tier].name) for tier in tiers}
+        self._parts = {tier: 1 if folded else hardware.sharers(scope) for tier, scope in scopes.items()}
+        self._near = {
+            tier: [d for d in range(hardware.devices) if hardware.instance(scope, d) == hardware.instance(scope, memory.position)]
+            for tier, scope in scopes.items()
+        }
+        self._is_to_settle = False
+        self._again = Alarm(clock, self._settle_again())
         super().__init__(*parts)
 
     def contention_of(self, stream: Stream) -> MemoryContention | None:
@@ -58,11 +67,24 @@ class ProcessorsReplay(DeviceReplay):
         return self.contention if tier == self.memory.tier else self.contentions.get(tier)
 
     def take(self, group: LinkGroup, now: int) -> None:
-        """Tell the ops of other processors what the transfers of a group take of their memories from now on."""
+        """Tell the ops of other processors what the transfers of a group take of the device's part of their memories from now on."""
         rates = list(group.rates())
         for tier, contention in self.contentions.items():
-            taken = sum([rate for channel, rate in rates if tier in self._ends[channel.index]], Fraction(0))
-            contention.take(group, taken.as_integer_ratio(), now)
+            near = self._near[tier]
+            taken = sum([rate for channel, rate in rates if tier in self._ends[channel.index] and channel.device in near], Fraction(0))
+            contention.take(group, (taken / self._parts[tier]).as_integer_ratio(), now)
+
+    def _settle_again(self) -> Process:
+        """Look at this instant again: an op has left room as it started, for which ops of streams before it may wait (rule 0)."""
+        while True:
+            yield
+            self._is_to_settle = False
+            self.clock.unsettled.add(self.memory.position)
+
+    def _left_room(self, now: int) -> None:
+        if not self._is_to_settle:
+            self._is_to_settle = True
+            self._again.ring_at(now)
 
     def _tier(self, i: int) -> int:
         """The tier that op ``i`` reads and writes."""
@@ -89,18 +111,20 @@ class ProcessorsReplay(DeviceReplay):
             stream.residency_met = now
             if stream.transfer_wait > 0:
                 stream.waited_for = self._blamed(tracked)
-        copies, ledger = memory.copies[tracked.tier], memory.ledgers[tracked.tier]
+        copies, ledger, pool = memory.copies[tracked.tier], memory.ledgers[tracked.tier], memory.pools[tracked.tier]
         made = [t for t in tracked.outputs if copies[t] == ABSENT]
         size = op.workspace_bytes + sum([memory.sizes[t] for t in made])
-        if size and ledger.held + size > ledger.capacity:
+        if size and (ledger.held + size > ledger.capacity or (pool is not None and not pool.has_room(size, memory.position))):
             return False
         self._begin_writes(tracked, now)
         for t in made:
             memory.copies_below[t] += 1
             if memory.overheads is not None:
                 memory.overheads.pin(t, tracked.tier)  # which takes no time of the op's
-        workspace = composition_of(WORKSPACE, op.workspace_bytes)
-        ledger.allocate(size, workspace + sum([memory.compositions[t] for t in made]), now)
+        composition = composition_of(WORKSPACE, op.workspace_bytes) + sum([memory.compositions[t] for t in made])
+        ledger.allocate(size, composition, now)
+        if pool is not None:
+            pool.allocate(size, composition, now)
         duration = self.durations[i]
         if self.recorder is not None:
             self.recorder.op(i, now, duration)
@@ -127,6 +151,8 @@ class ProcessorsReplay(DeviceReplay):
     def _begin_writes(self, tracked: TrackedOp, now: int) -> None:
         """What the op writes is invalid until it ends, and stale in every other tier."""
         memory = self.memory
+        if any([copies[t] for tier, copies in enumerate(memory.copies) if tier != tracked.tier for t in tracked.writes]):
+            self._left_room(now)
         if tracked.tier == memory.tier:
             super()._begin_writes(tracked, now)
             return
@@ -143,7 +169,9 @@ class ProcessorsReplay(DeviceReplay):
             super()._finish_tracked(i)
             return
         size = self.graph.ops[i].workspace_bytes
-        memory.ledgers[tracked.tier].release(size, composition_of(WORKSPACE, size))
+        workspace = composition_of(WORKSPACE, size)
+        memory.ledgers[tracked.tier].release(size, workspace)
+        memory.release_shared(tracked.tier, size, workspace)
         for t in tracked.writes:
             memory.copies[tracked.tier][t] = VALID
         for t in tracked.dying:

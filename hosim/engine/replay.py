@@ -93,7 +93,7 @@ def replay(
     90
     """
     if plan.graph.elsewhere:
-        check_other_processors(plan, hardware, allocator, account)
+        check_other_processors(plan, allocator, account)
     if account != IN_TIME:
         return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete)
     if jitter is not None and jitter.is_none:
@@ -255,7 +255,7 @@ class _Replay:
             contention = MemoryContention(self.uses, recorder, collectives)
         parts = self.clock, graph, program, streams, memory, recorder, runtime, contention
         device = (
-            DeviceReplay(*parts) if not graph.elsewhere else ProcessorsReplay(*parts, hardware=hardware, uses=self.uses, recorder=recorder)
+            ProcessorsReplay(*parts, hardware=hardware, uses=self.uses, folded=self.folded) if graph.elsewhere else DeviceReplay(*parts)
         )
         for channel in channels:
             channel.ended = device.end_transfer
@@ -363,9 +363,13 @@ class _Replay:
                 device.take(group, now)
 
     def _taken(self) -> list[DeviceReplay]:
-        """The devices that are unsettled, in order, and from now on are not."""
+        """The devices that are unsettled, in order, and from now on are not.
+
+        If ops run in tiers that devices share, all of them: they may wait for room that another device has left.
+        """
         unsettled, devices = self.clock.unsettled, self.devices
-        touched = devices if len(unsettled) == len(devices) else [devices[d] for d in sorted(unsettled)]
+        together = len(unsettled) == len(devices) or self.plan.graph.elsewhere
+        touched = devices if together else [devices[d] for d in sorted(unsettled)]
         unsettled.clear()
         return touched
 

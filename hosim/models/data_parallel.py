@@ -137,10 +137,13 @@ class _Sharing:
             for unit, learned in self.reduced_after.get(i, ()):
                 self._reduce(unit, learned, place_of(op))
         if self.run.optimizer == "adamw":
+            after, shares = list(self.t.last_ops.values()), self.run.zero in (1, 2)
+            apart = shares and self.run.optimizer_on is not None
             for unit, learned in self.learned.items():
-                adamw(self.t, self.run, learned, master=self.run.zero != 3 and self.run.dtype != "fp32")
-                if self.run.zero in (1, 2):
-                    self._share(unit)
+                master = self.run.zero != 3 and (apart or self.run.dtype != "fp32")
+                shards = adamw(self.t, self.run, learned, master=master, after=after, is_shard=apart)
+                if shares:
+                    self._share(unit, shards)
         return self.t.builder.build()
 
     def _tensors(self) -> None:
@@ -216,10 +219,11 @@ class _Sharing:
         self.whole[visit.unit, visit.place] = whole
         self.copied_out.append(whole.tensor)
 
-    def _share(self, unit: str) -> None:
-        """Each device sends the others what it has updated of a unit."""
+    def _share(self, unit: str, shards: Sequence[Value]) -> None:
+        """Each device sends the others what it has updated of a unit: in place, or ``shards`` that came from another processor."""
         size = self._flat(unit, "", self.run.dtype).size
-        self._send(f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, mutates=self.units[unit])
+        changed = {"inputs": shards, "overwrites": self.units[unit]} if shards else {"mutates": self.units[unit]}
+        self._send(f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 

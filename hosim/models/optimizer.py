@@ -17,6 +17,7 @@ the fp32 parameter and moments in that tier, and writes the parameter in the dty
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -27,19 +28,22 @@ UPDATES = ("synchronous", "speculative", "delayed")
 """When an optimizer on another processor than the device's runs."""
 
 
-def adamw(t: Tape, run: Run, learned: Learned, *, master: bool) -> None:
+def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[str] | None = None, is_shard: bool = False) -> list[Value]:
     """For each parameter, or shard of one, that has a gradient: its two moments and, with ``master``, the fp32 parameter that it rounds.
 
-    The states are fp32 and live in ``run.states_home``. The kernel reads the gradient, and reads and writes the states.
+    The states are fp32 and live in ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
+    processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all streams. With ``is_shard`` what it writes
+    there are tensors of their own, the device's parts of the parameters, which are returned; other devices have the other parts.
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
-            _on_another(t, run, run.optimizer_on, learned, master)
-            return
+            waits = list(t.last_ops.values()) if after is None else list(after)
+            return _on_another(t, run, run.optimizer_on, learned, master, waits if run.update == "synchronous" else [], is_shard)
         for parameter, gradient in learned:
             states = _states(t, parameter, master, run.states_home)
             written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
             t.ops(parameter.tensor, "optimizer", [gradient], [], mutates=[parameter, *states], accessed=gradient.size + written)
+    return []
 
 
 def _states(t: Tape, parameter: Value, master: bool, home: str | None) -> list[Value]:
@@ -47,9 +51,9 @@ def _states(t: Tape, parameter: Value, master: bool, home: str | None) -> list[V
     return [t.held(f"{parameter.tensor}.{name}", (prod(parameter.shape),), "fp32", "optimizer_state", home) for name in names]
 
 
-def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: bool) -> None:
+def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: bool, after: Sequence[str], is_shard: bool) -> list[Value]:
     """The updates on the processor of a tier; without ``master`` what it writes is the parameter that it has read."""
-    after = list(t.last_ops.values()) if run.update == "synchronous" else []
+    shards: list[Value] = []
     applied: list[tuple[Value, Value]] = []
     kept: list[tuple[Value, Value]] = []
     for parameter, gradient in learned if run.update == "synchronous" else reversed(learned):
@@ -62,6 +66,10 @@ def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: boo
             t.builder.tensor(written.tensor, written.size, "activation")
             applied.append((parameter, written))
             kept.append((gradient, read))
+        elif is_shard:
+            written = replace(parameter, tensor=f"{parameter.tensor}.shard")
+            t.builder.tensor(written.tensor, written.size, "activation")
+            shards.append(written)
         accessed = read.size + sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
         changed, replaced = (states, [written]) if master else ([parameter, *states], [])
         with t.on(processor):
@@ -71,3 +79,4 @@ def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: boo
             t.ops(f"{gradient.tensor}.keep", "copy", [gradient], [], overwrites=[previous], accessed=0, duration_ns=0)
     for parameter, new in applied:
         t.ops(f"{parameter.tensor}.apply", "copy", [new], [], overwrites=[parameter], accessed=2 * parameter.size)
+    return shards

@@ -10,13 +10,13 @@ from hosim.engine import replay
 from hosim.errors import PlanError
 
 
-def compare(plan, machine, jitter=None):
+def compare(plan, machine, jitter=None, compete=False):
     try:
-        company = NaiveCompany(plan, machine, jitter=jitter)
+        company = NaiveCompany(plan, machine, jitter=jitter, compete=compete)
     except PlanError:
         company = None
     try:
-        result = replay(plan, machine, record=True, fold=False, jitter=jitter)
+        result = replay(plan, machine, record=True, fold=False, jitter=jitter, compete=compete or None)
     except PlanError as error:
         assert company is None, f"the engine alone objects: {error}"
         return

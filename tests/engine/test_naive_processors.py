@@ -1,4 +1,7 @@
-"""Rule 20, ops on other processors: the engine against the naive replay, on graphs whose streams belong to processors of some tiers."""
+"""Rule 20, ops on other processors: the engine against the naive replay, on graphs whose streams belong to processors of some tiers.
+
+On one device and on several, which have equal parts of the processors that they share.
+"""
 
 from dataclasses import replace
 
@@ -6,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
-from strategies import cases, processor_plans, sized, wild_plans
+from strategies import cases, processor_plans, several, sized, wild_plans
+from test_naive_devices import compare as compare_devices
 from test_naive_replay import compare
 
 from hosim.analysis.verifier import verify
 from hosim.engine import replay
+from hosim.errors import PlanError
 from hosim.hardware import Compute
 
 
@@ -22,9 +27,25 @@ def check(data):
         machine = sized(machine, graph, data.draw(st.sampled_from((None, max(1, total // 2)))))
     legal = data.draw(st.integers(0, 3)) > 0
     plan = data.draw(processor_plans(graph, machine) if legal else wild_plans(graph, machine))
+    if data.draw(st.booleans()):
+        several_devices(data, plan, machine, not measured)
+        return
     compare(plan, machine, data.draw(st.sampled_from((None, 120))), compete=not measured)
     if not verify(plan, machine):
         replay(plan, machine)  # raises no PlanError
+
+
+def several_devices(data, plan, machine, compete):
+    many = data.draw(several(machine, 3))
+    compare_devices(plan, many, compete=compete)
+    assert refused_or_result(plan, many, fold=True) == refused_or_result(plan, many, fold=False)
+
+
+def refused_or_result(plan, machine, fold):
+    try:
+        return replay(plan, machine, fold=fold)
+    except PlanError as error:
+        return str(error)
 
 
 @settings(max_examples=50, deadline=None)
@@ -38,6 +59,19 @@ def test_ops_on_other_processors(data):
 @given(st.data())
 def test_ops_on_other_processors_at_length(data):
     check(data)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_each_device_has_what_its_fair_share_says(data):
+    machine = data.draw(machines())
+    graph = data.draw(on_processors(machine, measured=False))
+    plan = data.draw(processor_plans(graph, machine))
+    roomy = [replace(tier, capacity_bytes=2**40, scope=data.draw(st.sampled_from(("device", "host")))) for tier in machine.tiers]
+    channels = [replace(c, curve=(), pageable_bytes_per_s=None, beside=()) for c in machine.channels]
+    one = replace(machine, tiers=(replace(roomy[0], scope="device"), *roomy[1:]), channels=tuple(channels), fabrics=())
+    both = replace(one, devices=2)
+    assert replay(plan, both).makespan_ns == replay(plan, both.fair_share).makespan_ns
 
 
 @settings(max_examples=20, deadline=None)

@@ -162,6 +162,98 @@ def test_copies_slow_the_cpu_down():
     assert (r.result.slowed_ns, r.result.streams["cpu"].busy_ns) == (3, 12)
 
 
+def test_an_op_that_starts_leaves_room_for_one_of_a_stream_before_it():
+    # ddr holds b, 40 of 60. u wants 30 of it at 50, when f has ended: too much. k starts at 50, too, and writes b: the copy in ddr is
+    # stale and dropped, so u starts at 50 after all. b is stored back 150..190.
+    graph = workload(
+        {"b": (40, "buffer"), "x": (30,)},
+        {
+            "f0": {"ns": 10, **CPU},
+            "f": {"ns": 50},
+            "u": {"ns": 20, "outputs": ["x"], **CPU},
+            "k": {"ns": 100, "mutates": ["b"]},
+        },
+    )
+    graph = replace(graph, ops=(*graph.ops[:2], replace(graph.ops[2], deps=(1,)), graph.ops[3]))
+    r = replayed(plan(graph, ("store b", "k"), initial={"b": ("hbm", "ddr")}), with_cpu(machine(ddr=60)))
+    assert r.ops == {"f0": (0, 10), "f": (0, 50), "u": (50, 70), "k": (50, 150)}
+    assert r.moves == [("store", "b", 150, 150, 190)]
+
+
+def on_devices(the_plan, hardware):
+    """The result, and by device (start, end) of its ops and of its transfers; it does not depend on whether one stands for all."""
+    result = replay(the_plan, hardware, record=True)
+    assert replay(the_plan, hardware) == replay(the_plan, hardware, fold=False) == result
+    each = [one.timeline for one in result.by_device]
+    ops = [list(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)) for timeline in each]
+    return result, ops, [[(x.start_ns, x.end_ns) for x in timeline.transfers] for timeline in each]
+
+
+def test_devices_of_a_host_have_equal_parts_of_its_processor():
+    # As in test_the_time_of_an_op_on_the_cpu, 120 bytes and 15 FLOP: with half of the 10 bytes and of the FLOP a nanosecond, and half of
+    # that reached, 48 and 60 ns, and the launch of 3. The third device is alone on its host, and its part is half, too: 63.
+    graph = workload({"s": (40, "optimizer_state", "ddr")}, {"u": {"ns": None, "mutates": ["s"], "dtype": "fp32", **CPU}})
+    hardware = with_cpu(machine(), bandwidth=10, efficiency=0.5, launch_ns=3)
+    for work, ns in (({"bytes_accessed": 120}, 51), ({"bytes_accessed": 120, "flops": 15}, 63)):
+        the_plan = plan(replace(graph, ops=(replace(graph.ops[0], **work),)))
+        for devices, per_host in ((2, None), (4, 2), (3, 2)):
+            _, ops, _ = on_devices(the_plan, replace(hardware, devices=devices, devices_per_host=per_host))
+            assert ops == [[(0, ns)]] * devices
+        _, ops, _ = on_devices(the_plan, replace(hardware, devices=2, devices_per_host=1))
+        assert ops == [[(0, 27 if "flops" not in work else 33)]] * 2
+    the_plan = plan(workload({}, {"u": {"ns": 50, **CPU}}))  # a measured time is as it was measured
+    assert on_devices(the_plan, replace(hardware, devices=2))[1] == [[(0, 50)]] * 2
+
+
+@pytest.mark.parametrize(("devices", "last"), [(2, 12), (3, 11)])
+def test_copies_of_all_devices_slow_their_parts_down(devices, last):
+    # u's 100 bytes at half of 20 a nanosecond are 10 ns. w's 20 flow 0..4 at 5 on each of two devices of a host, 10 in all: 5 of each
+    # part. So u has half of its speed until 4, with 2 ns done; 8 left: 12. A third device, alone on its host, has 5 in all, 2.5 of its
+    # part: three quarters of its speed, 3 ns done by 4, 7 left: 11.
+    graph = workload(
+        {"w": (20, "parameter", "ddr"), "s": (40, "optimizer_state", "ddr")},
+        {"u": {"ns": None, "inputs": ["s"], "bytes_accessed": 100, **CPU}},
+    )
+    hardware = replace(with_cpu(machine(h2d=5 * GB), bandwidth=20), devices=devices, devices_per_host=2)
+    result, ops, moves = on_devices(plan(graph, ("prefetch w", None)), hardware)
+    assert ops == [[(0, 12)], [(0, 12)], [(0, last)]][:devices]
+    assert moves == [[(0, 4)]] * devices
+    assert [one.slowed_ns for one in result.by_device] == [2, 2, last - 10][:devices]
+
+
+def test_devices_share_the_room_of_their_processor():
+    # Two devices have 80 of ddr's 110 bytes for s. u has a workspace of 30, so the second device's begins when the first one's has ended.
+    graph = workload({"s": (40, "optimizer_state", "ddr")}, {"u": {"ns": 50, "mutates": ["s"], "workspace_bytes": 30, **CPU}})
+    result, ops, _ = on_devices(plan(graph), replace(with_cpu(machine(ddr=110)), devices=2))
+    assert ops == [[(0, 50)], [(50, 100)]]
+    assert [one.streams["cpu"].stall_ns["capacity"] if one.streams else one.stall_ns["capacity"] for one in result.by_device] == [0, 50]
+    assert (result.peak_bytes["ddr"], result.peak_at_ns["ddr"]) == (110, 0)
+    assert result.peak_breakdown["ddr"] == {"optimizer_state": 80, "workspace": 30}
+    # With 109 it fits nowhere, and the first device says so.
+    error = replay(plan(graph), replace(with_cpu(machine(ddr=109)), devices=2)).error
+    assert error is not None
+    assert "out of memory on device 0: op 'u' wants 30 B of ddr at 0 ns, where 80 B of 109 B are held (40 B by this device)" in error
+
+
+def test_an_optimizer_on_the_cpu_beside_a_collective():
+    # Two devices reduce g over a root that carries collectives: f 0..30, c from 30 on sends 20 bytes in 20 ns. Then g goes down 50..70, and
+    # u takes 50. On the root of 4 bytes a nanosecond nobody waits.
+    graph = workload(
+        {"g": (20, "gradient"), "s": (40, "optimizer_state", "ddr")},
+        {
+            "f": {"ns": 30, "outputs": ["g"]},
+            "c": {"ns": 20, "mutates": ["g"], "kind": "all_reduce", "kernel": "all_reduce", "sizes": (2, 20)},
+            "u": {"ns": 50, "inputs": ["g"], "mutates": ["s"], "bytes_accessed": 450, **CPU},
+        },
+    )
+    hardware = replace(with_cpu(machine(fabric=4 * GB), bandwidth=20), devices=2)
+    hardware = replace(hardware, fabrics=(replace(hardware.fabrics[0], collectives=1),))
+    result, ops, moves = on_devices(plan(graph, ("store g", "c")), hardware)
+    assert ops == [[(0, 30), (30, 50), (70, 120)]] * 2
+    assert moves == [[(50, 70)]] * 2
+    assert (result.makespan_ns, result.peers_ns) == (120, 0)
+
+
 def refused(the_plan, hardware, words, **options):
     with pytest.raises((InputError, HardwareError)) as caught:
         replay(the_plan, hardware, **options)
@@ -172,7 +264,6 @@ def refused(the_plan, hardware, words, **options):
 def test_what_is_refused():
     the_plan, cpu = plan(step()), with_cpu(machine())
     refused(the_plan, machine(), "op 'u' runs on the processor of 'ddr', which 'by hand' has not (tiers with compute: none)")
-    refused(the_plan, replace(cpu, devices=2), "a replay with such ops has one device")
     refused(the_plan, cpu, "allocator ledger, not caching", allocator="caching")
     refused(the_plan, cpu, "account time, not program", account="program")
     refused(replace(the_plan, runtime=object), cpu, "runtime policies")

@@ -55,6 +55,22 @@ def test_a_delayed_update_runs_beside_the_passes() -> None:
     assert sizes(graph, "gradient") == 2 * 2 * ELEMENTS
 
 
+@pytest.mark.parametrize("zero", [1, 2])
+def test_of_several_devices_each_updates_its_part_of_the_parameters_on_the_cpu(zero: int) -> None:
+    graph = build("step", {**TRAIN, "data": 8, "zero": zero})
+    ops = elsewhere(graph)
+    part = ELEMENTS // 8  # which is even
+    assert sum(op.bytes_accessed for op in ops) == 28 * part
+    # what goes down are shards of gradients, what comes up those of parameters, which all devices then gather
+    assert sum(graph.tensors[t].size_bytes for t in {t for op in ops for t in op.inputs}) == 2 * part
+    shards = [t for op in ops for t in op.outputs]
+    assert sum(graph.tensors[t].size_bytes for t in shards) == 2 * part
+    gathers = [op for op in graph.ops if op.kind == "all_gather"]
+    assert [t for op in gathers for t in op.inputs] == shards
+    assert sum(graph.tensors[t].size_bytes for op in gathers for t in op.outputs) == 2 * ELEMENTS
+    assert not any(graph.ops[d].kind == "all_gather" for op in ops for d in op.deps)  # the CPU does not wait for devices to gather
+
+
 def test_ops_wait_for_the_same_ops_where_idle_ones_are_left_out() -> None:
     graph = build("step", {**TRAIN, "checkpoint": True})  # torch recomputes no more than it needs
     last = [op.name for op in graph.ops if not op.processor][-1]

@@ -15,9 +15,9 @@ WIDER = {"device": 0, "host": 1, "global": 2}
 class NaiveDevice(NaiveReplay):
     """One of the devices: takes its turn when the company says so."""
 
-    def __init__(self, plan, hardware, budget, company, position, jitter):
+    def __init__(self, plan, hardware, budget, company, position, jitter, compete):
         self.company, self.position = company, position
-        super().__init__(plan, hardware, budget)
+        super().__init__(plan, hardware, budget, compete)
         if jitter is not None:  # an op that devices do together has one factor, that of the first
             first = [self.partners(i)[0] for i in range(len(self.ops))]
             self.durations = [round(d * jitter.op_factor(first[i], i)) for i, d in enumerate(self.durations)]
@@ -52,6 +52,16 @@ class NaiveDevice(NaiveReplay):
         scope = self.tier_scope(tier)
         return [d for d in self.company.devices if d.instance(scope) == self.instance(scope)]
 
+    def moving_at(self, tier):
+        return [x for d in self.sharers(tier) for x in NaiveReplay.moving_at(d, tier)]
+
+    def parts_of(self, tier):
+        """As many as the tier's largest instance has devices."""
+        counts = Counter()
+        for d in self.company.devices:
+            counts[d.instance(self.tier_scope(tier))] += 1
+        return max(counts.values())
+
     def fits(self, wanted, tier):
         held = sum(sum(d.held(tier).values()) for d in self.sharers(tier))
         return not wanted or held + wanted <= self.capacity[tier]
@@ -81,12 +91,12 @@ class NaiveDevice(NaiveReplay):
 class NaiveCompany:
     """All devices of a machine; runs on construction."""
 
-    def __init__(self, plan, hardware, budget=None, jitter=None):
+    def __init__(self, plan, hardware, budget=None, jitter=None, compete=False):
         self.hw, self.plan = hardware, plan
         self.devices = []
         self.issued = []
         self.peak = {tier.name: {} for tier in hardware.tiers}
-        self.devices += [NaiveDevice(plan, hardware, budget, self, d, jitter) for d in range(hardware.devices)]
+        self.devices += [NaiveDevice(plan, hardware, budget, self, d, jitter, compete) for d in range(hardware.devices)]
         self.initial_error = None
         self.run()
 

@@ -173,6 +173,14 @@ class NaiveReplay:
     def moving(self):
         return [x for x in self.issued if x.start is not None and x.end is None]
 
+    def moving_at(self, tier):
+        """What flows in the memory of a tier, whoever shares it."""
+        return [x for x in self.moving() if tier in (x.channel.source, x.channel.destination)]
+
+    def parts_of(self, tier):
+        """In how many parts its processor is."""
+        return 1
+
     def under_way(self):
         """Routes of which a chunk has started and some have not arrived."""
         return [x for listed in self.waiting.values() for x in listed if x.hops and x.start is not None]
@@ -515,8 +523,9 @@ class NaiveReplay:
     def set_speeds(self):
         """Beside copies an op moves its bytes at what they leave of what kernels reach, if that is less than its own pace."""
         for i in self.exchanging():
-            compute, whole = self.compute(i), Fraction(self.tier(self.where(i)).bandwidth_bytes_per_s, 10**9)
-            taken = sum(x.rate for x in self.moving() if self.where(i) in (x.channel.source, x.channel.destination))
+            parts = self.parts_of(self.where(i))
+            compute, whole = self.compute(i), Fraction(self.tier(self.where(i)).bandwidth_bytes_per_s // parts, 10**9)
+            taken = sum((x.rate for x in self.moving_at(self.where(i))), Fraction(0)) / parts
             busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
             if self.pace(i) is not None:
                 self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)
