@@ -243,8 +243,8 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError(f"expected a stage of ZeRO from 0 to 3, got {run.zero}", where="zero")
     if run.data > 1 and not run.training:
         raise InputError("only phase=train has collectives between devices of different batches", where="data")
-    if run.data > 1 and run.expert > 1:
-        raise InputError("devices of different batches work with each expert on all of them", where="data")
+    if run.replicas > 1 and run.replicas % run.expert:
+        raise InputError(f"{run.replicas} devices of different tokens cannot have {run.expert} parts of the experts evenly", where="expert")
     if run.zero and run.replicas == 1:
         raise InputError("one device shares nothing; give data, too", where="zero")
     for key in ("reshard", "prefetch", "shards_home"):
@@ -265,10 +265,10 @@ def _check_sequence_parallel(config: Layered, run: Run) -> None:
         raise InputError("one device has all tokens; give tensor, too", where=where)
     if not run.training:
         raise InputError("works for phase=train only", where=where)
-    if int(getattr(config, "num_experts", 0)) or getattr(config, "positions", "") == "learned":
-        raise InputError("works for models without experts and without learned positions", where=where)
-    if run.sequence % run.tensor:
-        raise InputError(f"{run.tensor} devices cannot share {run.sequence} tokens evenly", where=where)
+    if getattr(config, "positions", "") == "learned":
+        raise InputError("works for models without learned positions", where=where)
+    if run.tokens % run.tensor:
+        raise InputError(f"{run.tensor} devices cannot share {run.tokens} tokens evenly", where=where)
     if run.zero >= 2:
         raise InputError("works with zero=0 and zero=1", where=where)
 
@@ -285,16 +285,12 @@ def _check_context_parallel(config: Layered, run: Run) -> None:
         raise InputError("works with attention: causal over heads of keys, without a sliding window and sinks", where=where)
     if run.sequence % (2 * run.context_parallel):
         raise InputError(f"{run.context_parallel} devices cannot share {run.sequence} tokens evenly in two chunks each", where=where)
-    if run.selective:
-        raise InputError("works without selective recomputation", where=where)
-    if run.expert > 1 or run.sequence_parallel:
-        raise InputError("works with each expert on all devices, and without sequence_parallel", where=where)
 
 
 def _check_packed(config: Layered, run: Run) -> None:
     """Raise :class:`InputError` unless there are kernels for weights and a cache that are packed so."""
-    if run.products and (not run.training or int(getattr(config, "num_experts", 0)) or run.dtype == "fp32"):
-        raise InputError("works for phase=train in 16 bits, for models without experts", where="products")
+    if run.products and (not run.training or run.dtype == "fp32"):
+        raise InputError("works for phase=train in 16 bits", where="products")
     if run.training and (run.weights or run.cache_dtype):
         raise InputError("packed tensors work for inference only", where="weights" if run.weights else "cache_dtype")
     for key in ("group", "packed", "activations"):

@@ -40,10 +40,10 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
 
 
 def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
-    """``x`` [batch, tokens, width] of all tokens from each device's own, or the sum over devices for its own; gradients the other way."""
-    batch, tokens, width = x.shape
+    """``x`` [..., tokens, width] of all tokens from each device's own, or the sum over devices for its own; gradients the other way."""
+    *outer, tokens, width = x.shape
     kind, label = ("all_gather", "gather_tokens") if gathers else ("reduce_scatter", "scatter_tokens")
-    shape = (batch, tokens * run.tensor if gathers else tokens // run.tensor, width)
+    shape = (*outer, tokens * run.tensor if gathers else tokens // run.tensor, width)
     whole = max(Value("", shape, x.dtype).size, x.size)
     y = _sharing(t, run, x, label, kind, shape, whole)
 
@@ -57,19 +57,19 @@ def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
 
 def _sharing(t: Tape, run: Run, x: Value, label: str, kind: str, shape: tuple[int, ...], whole: int) -> Value:
     """A collective that gathers or scatters ``whole`` bytes among the devices of a layer."""
-    duration_ns = _ns(run, whole * (run.tensor - 1) // run.tensor)
+    duration_ns = ns_to_send(run, whole * (run.tensor - 1) // run.tensor)
     sizes = (run.tensor, whole)
     return t.ops(label, kind, [x], [(shape, x.dtype)], stream=STREAM, duration_ns=duration_ns, kernel=kind, sizes=sizes)[0]
 
 
 def summed_over_tokens(t: Tape, config: object, run: Run) -> None:
-    """The gradients of norms and biases that each device has from its own tokens: their sum."""
+    """The gradients of norms, biases and routers, of which each device has its part: their sum."""
     if not run.sequence_parallel or not isinstance(config, Decoder):
         return
-    own = [gradient for parameter, gradient in t.learned() if parameter.shape == (config.hidden_size,)]
+    own = [gradient for parameter, gradient in t.learned() if parameter.shape == (config.hidden_size,) or ".gate." in parameter.tensor]
     if own:
         size = sum([g.size for g in own])
-        duration_ns = _ns(run, 2 * size * (run.tensor - 1) // run.tensor)
+        duration_ns = ns_to_send(run, 2 * size * (run.tensor - 1) // run.tensor)
         sizes = (run.tensor, size)
         t.ops(
             "all_reduce_norms", "all_reduce", [], [], mutates=own, stream=STREAM, duration_ns=duration_ns, kernel="all_reduce", sizes=sizes
@@ -87,7 +87,7 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
     """What the previous stage sends; in the backward pass its gradient is sent there."""
-    x = t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=_ns(run, _bytes(shape, run)))[0]
+    x = t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=ns_to_send(run, _bytes(shape, run)))[0]
     x = t.detached(x) if run.training else x
     t.note(x, lambda g: sent(t, run, g, f"{label}.grad"))
     return x
@@ -95,7 +95,7 @@ def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> 
 
 def sent(t: Tape, run: Run, x: Value, label: str = "send") -> None:
     """``x`` goes to the next stage."""
-    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=_ns(run, x.size))
+    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=ns_to_send(run, x.size))
 
 
 def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:
@@ -112,12 +112,12 @@ def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:
     leaves = x.size * (run.expert - 1) // run.expert
     sizes = (run.expert, x.size)
     results = [(x.shape, x.dtype)]
-    return t.ops(label, "all_to_all", [x], results, stream=STREAM, duration_ns=_ns(run, leaves), kernel="all_to_all", sizes=sizes)[0]
+    return t.ops(label, "all_to_all", [x], results, stream=STREAM, duration_ns=ns_to_send(run, leaves), kernel="all_to_all", sizes=sizes)[0]
 
 
 def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int) -> None:
     # a ring: each device sends every byte twice, except its own share
-    duration_ns = _ns(run, 2 * x.size * (devices - 1) // devices)
+    duration_ns = ns_to_send(run, 2 * x.size * (devices - 1) // devices)
     kernel = "all_reduce" if run.training or x.size >= CUSTOM_BYTES else "custom_all_reduce"
     t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=duration_ns, kernel=kernel, sizes=(devices, x.size))
 
@@ -126,5 +126,6 @@ def _bytes(shape: tuple[int, ...], run: Run) -> int:
     return Value("", shape, run.dtype).size
 
 
-def _ns(run: Run, size: int) -> int | None:
+def ns_to_send(run: Run, size: int) -> int | None:
+    """Nanoseconds in which a device sends so many bytes; ``None``: its link is not known."""
     return None if run.link_bytes_per_s is None else -(-size * 10**9 // run.link_bytes_per_s)

@@ -103,8 +103,9 @@ class Run:
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
-    the pipeline stage ``stage``. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at
-    the same time; without it collectives take the time of their bytes in the device tier.
+    the pipeline stage ``stage``. Those that share experts have tokens of their own; they are among the ``data`` devices, if there are some.
+    Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at the same time; without it
+    collectives take the time of their bytes in the device tier.
 
     ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
     2023), in training; the tokens of all are kept where a product reads them.
@@ -120,8 +121,8 @@ class Run:
     ``packed``: ``all`` of them, or those of ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
     other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
 
-    ``products``: the dtype that the products of layers are computed in, in training (none: ``dtype``; ``fp8``: both operands, and the
-    gradients of results, are rounded to it, as Transformer Engine does).
+    ``products``: the dtype that the products of layers and of experts are computed in, in training (none: ``dtype``; ``fp8``: both
+    operands, and the gradients of results, are rounded to it, as Transformer Engine does).
 
     ``data``: devices that each have their own batch of a training step; ``zero`` says what they share beside (0: nothing; 1 to 3:
     :mod:`hosim.models.data_parallel`). In stage 3 layers are gathered ``prefetch`` ahead, and again in the backward pass unless they are

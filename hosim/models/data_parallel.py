@@ -5,6 +5,8 @@ parameters (3). Stage 3 is as torch's ``fully_shard`` does it (FSDP2): each laye
 device keeps fp32 shards, split by rows. A unit's shards are copied in the step's dtype into a buffer, which is gathered in place and copied
 out; after the unit's passes they are dropped. Gradients are copied into a buffer, and each device gets its shard of the sum. Stages 0 to 2
 reduce the gradients of each unit as they are, without copies into buckets.
+
+Of devices that share experts each ``run.expert``-th has the same ones: a layer's experts are a unit of their own, which fewer share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from math import prod
 from typing import Any
 
 from hosim.graph import Graph, Op
+from hosim.models.collectives import ns_to_send
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw
 from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
@@ -24,6 +27,7 @@ from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
 GATHER, REDUCE = "gather", "reduce"
 """The streams of collectives: of parameters, and of gradients."""
 
+_EXPERTS = "experts"
 _ROOT = "root"
 """What names say of parameters outside of layers."""
 
@@ -76,6 +80,8 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
         for t in op.inputs:
             unit = units.get(base.tensors[t].name)
             if unit is not None:
+                around = unit.removesuffix(f".{_EXPERTS}")  # the layer, which is there before its experts in each pass
+                first.setdefault((around, stays(around, place, run)), i)
                 first.setdefault((unit, stays(unit, place, run)), i)
     found: list[Visit] = []
     for (unit, place), i in first.items():
@@ -105,8 +111,13 @@ class _Sharing:
     def __init__(self, base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> None:
         self.base, self.run = base, run
         self.units: dict[str, list[Value]] = {}
+        self.devices: dict[str, int] = {}
         for parameter in parameters:
-            self.units.setdefault(unit_of(parameter.tensor), []).append(parameter)
+            unit = unit_of(parameter.tensor)
+            is_divided = run.expert > 1 and base.tensors[base.tensor_index[parameter.tensor]].kind == "expert"
+            unit = f"{unit}.{_EXPERTS}" if is_divided else unit
+            self.units.setdefault(unit, []).append(parameter)
+            self.devices[unit] = run.data // run.expert if is_divided else run.data
         self.unit = {p.tensor: unit for unit, listed in self.units.items() for p in listed}
         self.t = Tape(base.name)
         self.t.builder.meta = dict(base.meta)
@@ -117,7 +128,7 @@ class _Sharing:
         self.learned: dict[str, Learned] = {}
         self.reduced_after: dict[int, list[tuple[str, Learned]]] = {}
         for each in gradients:
-            for unit, learned in _by_unit(each).items():
+            for unit, learned in self._by_unit(each).items():
                 last = max([base.writers[base.tensor_index[gradient.tensor]][-1] for _, gradient in learned])
                 self.reduced_after.setdefault(last, []).append((unit, learned))
 
@@ -142,7 +153,7 @@ class _Sharing:
             for unit, learned in self.learned.items():
                 master = self.run.zero != 3 and (apart or self.run.dtype != "fp32")
                 shards = adamw(self.t, self.run, learned, master=master, after=after, is_shard=apart)
-                if shares:
+                if shares and self.devices[unit] > 1:
                     self._share(unit, shards)
         return self.t.builder.build()
 
@@ -165,12 +176,25 @@ class _Sharing:
                     stands[t] = self.whole[unit, stays(unit, place, self.run)].tensor
         self.t.copied(op, stands)
 
+    def _by_unit(self, learned: Learned) -> dict[str, Learned]:
+        units: dict[str, Learned] = {}
+        for parameter, gradient in learned:
+            units.setdefault(self.unit[parameter.tensor], []).append((parameter, gradient))
+        return units
+
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def _elements(self, parameter: Value) -> int:
-        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the devices cannot share them evenly."""
-        rows, others = (parameter.shape[0], prod(parameter.shape[1:])) if self.run.zero == 3 else (prod(parameter.shape), 1)
-        return -(-rows // self.run.data) * others
+        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the devices cannot share them evenly.
+
+        The rows of experts are experts, or those of each of them where there are more devices, as in torchtitan.
+        """
+        unit = self.unit[parameter.tensor]
+        devices, size = self.devices[unit], prod(parameter.shape)
+        if self.run.zero != 3:
+            return -(-size // devices)
+        rows = parameter.shape[unit.endswith(f".{_EXPERTS}") and devices > parameter.shape[0]]
+        return -(-rows // devices) * (size // rows)
 
     def _shard(self, name: str) -> Value:
         """The fp32 shard that stage 3 keeps of a parameter."""
@@ -179,13 +203,13 @@ class _Sharing:
 
     def _flat(self, unit: str, tensor: str, dtype: str) -> Value:
         """A buffer of a unit with the shards of all devices."""
-        return Value(tensor, (sum([self._elements(p) for p in self.units[unit]]) * self.run.data,), dtype)
+        return Value(tensor, (sum([self._elements(p) for p in self.units[unit]]) * self.devices[unit],), dtype)
 
-    def _send(self, label: str, kind: str, stream: str, size: int, **tensors: Any) -> tuple[Value, ...]:
-        """A collective of ``size`` bytes among the devices."""
-        link, devices = self.run.link_bytes_per_s, self.run.data
+    def _send(self, unit: str, label: str, kind: str, stream: str, size: int, **tensors: Any) -> tuple[Value, ...]:
+        """A collective of ``size`` bytes among the devices that share a unit."""
+        devices = self.devices[unit]
         times = 2 if kind == "all_reduce" else 1
-        duration = None if link is None else -(-times * size * (devices - 1) // devices * 10**9 // link)
+        duration = ns_to_send(self.run, -(-times * size * (devices - 1) // devices))
         tensors = {"inputs": [], "results": [], **tensors}
         return self.t.ops(label, kind, stream=stream, accessed=size, duration_ns=duration, kernel=kind, sizes=(devices, size), **tensors)
 
@@ -198,7 +222,7 @@ class _Sharing:
             after = self.copied_out[number - self.run.prefetch : number - self.run.prefetch + 1] if number >= self.run.prefetch else []
         else:
             after = [self.base.ops[visit.first - 1].name] if visit.first else []
-        written = flat.size // self.run.data
+        written = flat.size // self.devices[visit.unit]
         (flat,) = self.t.ops(
             f"{_prefix(visit)}gather_copy_in",
             "copy",
@@ -208,7 +232,7 @@ class _Sharing:
             accessed=sum([s.size for s in shards]) + written,
             deps=after,
         )
-        self._send(f"{_prefix(visit)}all_gather", "all_gather", GATHER, flat.size, mutates=[flat])
+        self._send(visit.unit, f"{_prefix(visit)}all_gather", "all_gather", GATHER, flat.size, mutates=[flat])
         self.whole[visit.unit, visit.place] = flat
 
     def _copy_out(self, visit: Visit) -> None:
@@ -223,15 +247,18 @@ class _Sharing:
         """Each device sends the others what it has updated of a unit: in place, or ``shards`` that came from another processor."""
         size = self._flat(unit, "", self.run.dtype).size
         changed = {"inputs": shards, "overwrites": self.units[unit]} if shards else {"mutates": self.units[unit]}
-        self._send(f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed)
+        self._send(unit, f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def _reduce(self, unit: str, learned: Learned, place: Place) -> None:
         prefix = f"{BACKWARD}{place[1]}{unit or _ROOT}."
         gradients = [gradient for _, gradient in learned]
+        if self.run.zero < 2 and self.devices[unit] == 1:
+            self.learned[unit] = learned
+            return
         if self.run.zero == 0:
-            self._send(f"{prefix}all_reduce", "all_reduce", REDUCE, sum([g.size for g in gradients]), mutates=gradients)
+            self._send(unit, f"{prefix}all_reduce", "all_reduce", REDUCE, sum([g.size for g in gradients]), mutates=gradients)
             self.learned[unit] = learned
             return
         dtype = gradients[0].dtype
@@ -241,10 +268,9 @@ class _Sharing:
             accessed = sum([g.size for g in gradients]) + flat.size
             gradients = [self.t.op(f"{prefix}reduce_copy_in", "copy", gradients, flat.shape, dtype, accessed=accessed)]
         size = self._flat(unit, "", dtype).size
-        shape = (self._flat(unit, "", dtype).shape[0] // self.run.data,)
-        (shard,) = self._send(
-            f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, inputs=gradients, results=[(shape, dtype)], result_kind="gradient"
-        )
+        shape = (self._flat(unit, "", dtype).shape[0] // self.devices[unit],)
+        made: dict[str, Any] = {"inputs": gradients, "results": [(shape, dtype)], "result_kind": "gradient"}
+        (shard,) = self._send(unit, f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, **made)
         if self.run.zero == 3 and dtype != "fp32":
             (shard,) = self.t.ops(f"{prefix}reduce_to", "copy", [shard], [(shape, "fp32")], stream=REDUCE, result_kind="gradient")
         if unit in self.summed:
@@ -255,13 +281,6 @@ class _Sharing:
         parts = [(p, replace(shard, shape=(self._elements(p),))) for p, _ in learned]
         kept = [(self._shard(p.tensor) if self.run.zero == 3 else replace(p, shape=part.shape), part) for p, part in parts]
         self.learned[unit] = kept
-
-
-def _by_unit(learned: Learned) -> dict[str, Learned]:
-    units: dict[str, Learned] = {}
-    for parameter, gradient in learned:
-        units.setdefault(unit_of(parameter.tensor), []).append((parameter, gradient))
-    return units
 
 
 def _prefix(visit: Visit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
@@ -13,11 +14,14 @@ from hosim.models.names import NAMES
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
-def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Value:
-    """``down(act(gate(x)) * up(x))``, or without a gate ``down(act(up(x)))``."""
+def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int, *, is_share: bool = False) -> Value:
+    """``down(act(gate(x)) * up(x))``, or without a gate ``down(act(up(x)))``.
+
+    ``is_share``: only this device's share of it, of an ``x`` that is that of all tokens already.
+    """
     names, bias = NAMES[config.names], config.mlp_bias
     hidden, mine = x.shape[-1], width // run.tensor
-    x = replicated(t, run, x)
+    x = x if is_share else replicated(t, run, x)
     if not config.gated_mlp:
         inside = activated(t, run, config.hidden_act, projected(t, run, names.up, x, mine, bias=bias))
     elif config.fused_projections:
@@ -30,7 +34,8 @@ def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Va
         else:
             opened = activated(t, run, config.hidden_act, gate)
             inside = mul(t, opened, projected(t, run, names.up, x, mine, bias=bias))
-    return all_reduced(t, run, projected(t, run, names.down, inside, hidden, bias=bias))
+    y = projected(t, run, names.down, inside, hidden, bias=bias)
+    return y if is_share else all_reduced(t, run, y)
 
 
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
@@ -46,7 +51,12 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
     All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers; or, with
     ``run.chosen_experts``, each expert has two of its own. Tokens are assumed to spread evenly over the devices that share the experts.
+
+    Devices that share every expert and have tokens of their own gather those of all once, for the router, too, as torchtitan does.
     """
+    gathers, own = run.sequence_parallel and run.expert == 1, x
+    if gathers:
+        x = replicated(t, run, x)
     flat = x.view(x.rows, x.shape[-1])
     with t.scope("gate"):
         weights, chosen = router(t, config, run, flat)
@@ -54,8 +64,8 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, flat, weights, chosen)
     if config.n_shared_experts:
         with t.scope("shared_experts"):
-            y = add(t, y, feed_forward(t, config, run, flat, config.moe_intermediate_size * config.n_shared_experts))
-    return y.view(*x.shape)
+            y = add(t, y, feed_forward(t, config, run, flat, config.moe_intermediate_size * config.n_shared_experts, is_share=gathers))
+    return all_reduced(t, run, y.view(*x.shape)) if gathers else y.view(*own.shape)
 
 
 def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
@@ -101,7 +111,8 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     place = t.ops("sort", "sort", [chosen], [((rows,), "int64"), ((rows,), "int64")])[1]
     source = t.op("floor_divide", "elementwise", [place], (rows,))
     offsets = t.op("cumsum", "reduction", [place], (mine,), "int32")
-    if run.expert == 1:  # each device's share of an output gives only a share of the gradient of the output's weight
+    shares = run.expert == 1 and not run.sequence_parallel
+    if shares:  # each device's share of an output gives only a share of the gradient of the output's weight
         x, weights = replicated(t, run, x), replicated(t, run, weights, "all_reduce_weights")
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
@@ -121,7 +132,7 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     back = t.op("inverse", "scatter", [place], (rows,))
     weighted = gathered(t, mul(t, out, weight.view(rows, 1)), back, rows, "index_back")
     y = cast(t, summed(t, weighted, (tokens, hidden)), run.dtype)
-    return all_reduced(t, run, y) if run.expert == 1 else y
+    return all_reduced(t, run, y) if shares else y
 
 
 def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
@@ -175,44 +186,35 @@ def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offset
     flops = 2 * rows * wide * narrow
     result = rows * wide * ITEM_BYTES[x.dtype]
     tokens = rows // top * run.expert
-    read = round(weight.size * share_touched(tokens, top, config.num_experts))
     sizes = (tokens, top, config.num_experts, run.expert)
-    entering, weight = operands(t, x, weight)
-    accessed = entering.size + result + read + offsets.size
+    entering, factor = operands(t, x, weight)
+    share = share_touched(tokens, top, config.num_experts)
+    read = round(min(weight.size, factor.size) * share) + offsets.size
     y = t.op(
         label,
         "matmul",
-        [entering, weight, offsets],
+        [entering, factor, offsets],
         (rows, wide),
         x.dtype,
-        computes=weight.computes,
+        computes=factor.computes,
         flops=flops,
-        accessed=accessed,
+        accessed=entering.size + result + read,
         kernel="expert_product",
         sizes=(*sizes, wide, narrow),
     )
 
     def gradient(g: Value) -> None:
+        arrived, factor = operands(t, replace(g, node=0), weight, once=True)  # as of a linear layer
+        how: dict[str, Any] = {"flops": flops, "kernel": "expert_product", "computes": factor.computes}
         if x.node:
-            into = (*sizes, narrow, wide)
-            inputs = [g, weight, offsets]
-            t.give(
-                x,
-                t.op(f"{label}.grad_input", "matmul", inputs, x.shape, flops=flops, accessed=accessed, kernel="expert_product", sizes=into),
-            )
-        of_weight = (*sizes, wide, narrow)
-        inputs = [g, x, offsets]
-        grad = t.op(
-            f"{label}.grad_weight",
-            "matmul",
-            inputs,
-            weight.shape,
-            flops=flops,
-            gradient_of=weight,
-            kernel="expert_product",
-            sizes=of_weight,
+            inputs, accessed = [arrived, factor, offsets], arrived.size + x.size + read
+            into = t.op(f"{label}.grad_input", "matmul", inputs, x.shape, x.dtype, accessed=accessed, sizes=(*sizes, narrow, wide), **how)
+            t.give(x, into)
+        inputs, shape = [arrived, entering, offsets], weight.shape
+        t.give(
+            weight,
+            t.op(f"{label}.grad_weight", "matmul", inputs, shape, weight.dtype, gradient_of=weight, sizes=(*sizes, wide, narrow), **how),
         )
-        t.give(weight, grad)
 
     t.note(y, gradient)
     return y

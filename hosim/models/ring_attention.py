@@ -9,6 +9,7 @@ first chunk. Going backward keys and values go round again, and so do their grad
 from __future__ import annotations
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.models.collectives import ns_to_send
 from hosim.models.config import Run
 from hosim.models.tape import Tape, Value
 
@@ -20,7 +21,16 @@ Pair = tuple[Value, ...]
 
 
 def ring_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str = "sdpa") -> Value:
-    """Causal attention of the device's queries [batch, heads, tokens, width] over the keys of all: [batch, tokens, heads, width]."""
+    """Causal attention of the device's queries [batch, heads, tokens, width] over the keys of all: [batch, tokens, heads, width].
+
+    Selective recomputation keeps its result, and sends nothing again, as in torch, where the ring is inside of one op.
+    """
+    y, lse = t.kept(lambda: _forward(t, run, q, k, v, label))
+    t.note(y, lambda g: _gradient(t, run, (q, k, v), y, lse, g, label))
+    return y
+
+
+def _forward(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str) -> tuple[Value, Value]:
     batch, heads, queries, width = q.shape
     own: Pair = (k, v)
     acc: Value | None = None
@@ -40,20 +50,24 @@ def ring_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str =
         else:
             t.ops(f"{label}.merge_{n}", "elementwise", [out, seen], [], mutates=[acc, lse])
     assert acc is not None
-    y = t.op(f"{label}.end", "copy", [acc], (batch, queries, heads, width), q.dtype)
-    t.note(y, lambda g: _gradient(t, run, (q, k, v), y, lse, g, label))
-    return y
+    return t.op(f"{label}.end", "copy", [acc], (batch, queries, heads, width), q.dtype), lse
 
 
 def exchanged_round(t: Tape, run: Run, sent: Pair, label: str) -> Pair:
     """What the device before sends, while this one sends as much on."""
     size = sum([x.size for x in sent])
-    link = run.link_bytes_per_s
-    duration = None if link is None else -(-size * 10**9 // link)
     results = [(x.shape, x.dtype) for x in sent]
     # two devices that exchange all they have send half of both
     return t.ops(
-        label, "all_to_all", sent, results, stream=STREAM, accessed=2 * size, duration_ns=duration, kernel="all_to_all", sizes=(2, 2 * size)
+        label,
+        "all_to_all",
+        sent,
+        results,
+        stream=STREAM,
+        accessed=2 * size,
+        duration_ns=ns_to_send(run, size),
+        kernel="all_to_all",
+        sizes=(2, 2 * size),
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from math import prod
+from typing import TypedDict, Unpack
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder, Op
@@ -68,6 +69,17 @@ Note = tuple[Value, Callable[[Value], None]]
 
 Learned = list[tuple[Value, Value]]
 """Parameters, each with its gradient."""
+
+
+class _OfOne(TypedDict, total=False):
+    flops: int
+    accessed: int | None
+    workspace: int
+    gradient_of: Value | None
+    result_kind: str
+    kernel: str
+    sizes: tuple[int, ...]
+    computes: str
 
 
 class Tape:
@@ -250,38 +262,10 @@ class Tape:
         return tuple(made)
 
     def op(
-        self,
-        label: str,
-        kind: str,
-        inputs: Sequence[Value],
-        shape: tuple[int, ...],
-        dtype: str | None = None,
-        *,
-        flops: int = 0,
-        accessed: int | None = None,
-        workspace: int = 0,
-        gradient_of: Value | None = None,
-        result_kind: str = "activation",
-        kernel: str = "",
-        sizes: tuple[int, ...] = (),
-        computes: str = "",
+        self, label: str, kind: str, inputs: Sequence[Value], shape: tuple[int, ...], dtype: str | None = None, **more: Unpack[_OfOne]
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
-        results = [(shape, dtype or inputs[0].dtype)]
-        return self.ops(
-            label,
-            kind,
-            inputs,
-            results,
-            flops=flops,
-            accessed=accessed,
-            workspace=workspace,
-            gradient_of=gradient_of,
-            result_kind=result_kind,
-            kernel=kernel,
-            sizes=sizes,
-            computes=computes,
-        )[0]
+        return self.ops(label, kind, inputs, [(shape, dtype or inputs[0].dtype)], **more)[0]
 
     def narrowed(self, x: Value, dtype: str, label: str = "quantise") -> Value:
         """``x`` in a narrower dtype, made at first use of a pass; with ``merged`` kernels, the one that makes ``x`` does that."""
@@ -291,6 +275,21 @@ class Tape:
         if key not in self._narrowed:
             self._narrowed[key] = self.op(label, "elementwise", [x], x.shape, dtype)
         return replace(self._narrowed[key], shape=x.shape)
+
+    def kept(self, emit: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...]:
+        """The results of what ``emit`` writes; selective recomputation keeps them, and nothing inside, as those of one op with FLOP."""
+        keeps = self._keeps
+        if keeps is None:
+            return emit()
+        if self._phase == RECOMPUTE:
+            stands = keeps.popleft()
+            assert stands is not None
+            return tuple([replace(value, node=self._node()) for value in stands])
+        self._keeps = None
+        made = emit()
+        self._keeps = keeps
+        keeps.append(made)
+        return made
 
     def copied(self, op: Op, names: Mapping[int, str]) -> None:
         """Emit an op of another graph; ``names`` says what each tensor that it uses is called here."""

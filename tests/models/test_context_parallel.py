@@ -49,6 +49,29 @@ def test_attention_needs_less_memory_and_parameters_are_sharded_over_all_replica
     assert {op.sizes[0] for op in graph.ops if op.kind == "all_gather"} == {8}
 
 
+def test_selective_recomputation_keeps_what_attention_gives():
+    """Nothing goes round again, no scores are computed again and none are merged again."""
+    plain, graph = [build("x", {**STEP, "context_parallel": 4, **more}) for more in ({}, {"checkpoint": True, "selective": True})]
+    assert rings(graph) == rings(plain)
+    for kind in ("attention", "matmul"):
+        assert [op.flops for op in graph.ops if op.kind == kind] == [op.flops for op in plain.ops if op.kind == kind]
+    again = [op.name for op in graph.ops if op.name.startswith("recompute.")]
+    assert any("norm" in name for name in again)
+    assert not any("sdpa" in name for name in again)
+
+
+def test_devices_share_layers_tokens_and_sequences():
+    """Of 4 rings of 2 devices each has a quarter of the tokens, gathers those of both for products, and half of the heads go round."""
+    graph = build("x", {**STEP, "context_parallel": 4, "tensor": 2, "sequence_parallel": True})
+    whole = 3 * 32 * 64 * 2
+    assert {op.sizes for op in graph.ops if op.kind in ("all_gather", "reduce_scatter")} == {(2, whole)}
+    alone = build("x", {**STEP, "context_parallel": 4})
+    assert [2 * size for size in rings(graph).values()] == list(rings(alone).values())
+    assert sum(op.flops for op in graph.ops) * 2 == sum(op.flops for op in alone.ops)
+    with pytest.raises(InputError, match=r"^sequence_parallel: 3 devices cannot share 32 tokens evenly$"):
+        build("x", {**STEP, "context_parallel": 4, "tensor": 3, "sequence_parallel": True})
+
+
 def test_keys_travel_while_the_ones_before_are_used():
     """The first exchange begins when keys and values are there, and the second when the first has ended, whatever attention does."""
     hardware = Hardware("test", (Tier("hbm", 10**9, 10**12),), (), Compute({"bf16": 10**9, "fp32": 10**9}))
@@ -71,8 +94,6 @@ def test_keys_travel_while_the_ones_before_are_used():
         ({"phase": "prefill"}, "works for phase=train only"),
         ({"sequence": 126}, "4 devices cannot share 126 tokens evenly in two chunks each"),
         ({"attention": "math"}, "works with attention: causal over heads of keys, without a sliding window and sinks"),
-        ({"checkpoint": True, "selective": True}, "works without selective recomputation"),
-        ({"tensor": 2, "sequence_parallel": True}, "works with each expert on all devices, and without sequence_parallel"),
     ],
 )
 def test_what_is_refused(changes, message):

@@ -51,6 +51,30 @@ def test_the_collectives_of_fsdp_by_hand():
     assert [name for name, kind, _ in sent(kept) if kind == "all_gather"] == [name for name, *_ in sent(graph)[:3]]
 
 
+EXPERTS = {"model": "qwen3-30b-a3b", "config": {**TINY, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}}
+
+
+@pytest.mark.parametrize("others", [{"data": 8}, {"data": 2, "context_parallel": 4}])
+def test_experts_are_shared_by_the_devices_that_have_the_same_ones(others):
+    """Of 8 devices each has 2 of 8 experts, so that 2 have the same ones: 2 experts of 3 * 64 * 48 elements in bf16."""
+    experts, others = 2 * 2 * 3 * 64 * 48, {**STEP, **EXPERTS, "expert": 4, **others}
+    for zero, kinds in ((0, ["all_reduce"]), (1, ["reduce_scatter", "all_gather"]), (3, ["all_gather", "all_gather", "reduce_scatter"])):
+        graph = build("x", {**others, "zero": zero})
+        found = [(kind, sizes) for name, kind, sizes in sent(graph) if ".0.experts." in name]
+        assert found == [(kind, (2, experts)) for kind in kinds]
+        assert {sizes[0] for name, _, sizes in sent(graph) if "experts" not in name} == {8}
+    alone = build("x", {**others, "expert": 8})
+    assert not [name for name, *_ in sent(alone) if "experts" in name]
+    with pytest.raises(InputError, match=r"^expert: 8 devices of different tokens cannot have 3 parts of the experts evenly$"):
+        build("x", {**others, "expert": 3})
+
+
+def test_more_devices_than_experts_share_the_rows_of_each():
+    """32 devices with 1 of 8 experts, which 4 of them have: of its 96 and 64 rows each has a quarter."""
+    graph = build("x", {**STEP, **EXPERTS, "data": 32, "expert": 8, "zero": 3})
+    assert sum(t.size_bytes for t in graph.tensors if ".experts." in t.name and t.kind == "expert") == 2 * 4 * 3 * 64 * 48 // 4
+
+
 def test_a_table_whose_rows_devices_cannot_share_evenly_is_padded():
     graph = build("x", {**STEP, "config": {**STEP["config"], "vocab_size": 97}, "data": 4, "zero": 3})
     assert sent(graph)[0][2] == (4, 2 * (2 * 100 * 64 + 64))

@@ -47,6 +47,18 @@ def test_stages_send_each_other_their_own_tokens():
         assert {op.duration_ns for op in graph.ops if op.kind in ("send", "recv")} == {WHOLE // 2}
 
 
+def test_experts_that_have_devices_of_their_own_get_each_devices_tokens():
+    """Each device routes its own 16 tokens, 2 of 8 experts each: 32 rows of 64 go out and come back. The router's gradient is a sum."""
+    config = {**TINY, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_hidden_layers": 1}
+    experts = {"model": "qwen3-30b-a3b", "config": config, "expert": 2}
+    graph = build("x", {**SHARED, **experts, "sequence_parallel": True})
+    gather, scatter, exchange = ("all_gather", (2, WHOLE)), ("reduce_scatter", (2, WHOLE)), ("all_to_all", (2, 32 * 64 * 2))
+    forward = [scatter, gather, scatter, exchange, exchange, gather]
+    backward = [{gather: scatter, scatter: gather}.get(each, each) for each in reversed(forward)]
+    norms = 3 * 64 + 8 * 64  # and those of heads, which see all tokens of the device's heads
+    assert sent(graph) == [*forward, *backward, ("all_reduce", (2, norms * 2))]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -54,7 +66,10 @@ def test_stages_send_each_other_their_own_tokens():
         ({"phase": "prefill"}, "works for phase=train only$"),
         ({"sequence": 31}, "2 devices cannot share 31 tokens evenly$"),
         ({"data": 2, "zero": 3}, "works with zero=0 and zero=1$"),
-        ({"config": {**SHARED["config"], "positions": "learned", "max_position_embeddings": 64}}, "works for models without experts and"),
+        (
+            {"config": {**SHARED["config"], "positions": "learned", "max_position_embeddings": 64}},
+            "works for models without learned positions$",
+        ),
     ],
 )
 def test_what_is_refused(changes, message):
