@@ -13,14 +13,16 @@ from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
 from hosim.limits import within
 from hosim.serving.request import Request
-from hosim.units import parse_time
+from hosim.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     from hosim.serving.kv_link import KvLink
     from hosim.serving.kv_setup import KvSetup
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.request_files import RequestRows
+    from hosim.serving.scheduler import EngineLimits
     from hosim.serving.served import Served
+    from hosim.serving.weight_stream import WeightSetup
 
 
 SCHEDULING = ("fcfs", "priority")
@@ -50,6 +52,8 @@ def serve(
     prefill_instances: int = 0,
     decode_instances: int = 0,
     kv_link: str | None = None,
+    weights: str | None = None,
+    weights_memory: int | str | None = None,
 ) -> Served:
     """Serve requests over time on one engine, or on several, with a paged key-value cache, as vLLM does.
 
@@ -103,6 +107,12 @@ def serve(
     kv_link
         What it is transferred over: ``"links"`` between devices, a tier that all engines share, or what each device sends and receives,
         such as ``"50 GB/s"``; by default the links if one host has all engines, and else a tier.
+    weights
+        A policy for the weights, such as ``"hyperoffload"``: it plans which layers stay in the device, and when the others come up from the
+        tiers below in each iteration. ``None``: all stay in the device.
+    weights_memory
+        What each device has for weights that a policy plans: bytes, or a size such as ``"20 GiB"``; by default what ``blocks`` leave. What
+        its plan does not take is the cache's.
 
     Returns
     -------
@@ -114,7 +124,7 @@ def serve(
     InputError
         If an argument or a file is not what it should be, or a request does not fit in the cache.
     InfeasibleError
-        If the weights leave no room for a cache.
+        If the weights leave no room for a cache, or the policy for them finds no plan that fits.
 
     References
     ----------
@@ -137,6 +147,7 @@ def serve(
     from hosim.serving.request_files import RequestRows
     from hosim.serving.routers import ROUTERS
     from hosim.serving.scheduler import EngineLimits
+    from hosim.serving.weight_setup import check_beside_cache
 
     if scheduling_policy not in SCHEDULING:
         raise InputError(unknown_name("scheduling policy", scheduling_policy, SCHEDULING), source="scheduling_policy")
@@ -170,7 +181,14 @@ def serve(
     if iterations is None:
         modelled.check_processor()
     modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
-    held = cache_blocks(modelled, limits, memory_share) if blocks is None else whole(blocks, "blocks", 1)
+    room = _weight_room(weights, weights_memory, blocks, modelled, limits, memory_share)
+    planned = None if weights is None or room is None else _planned(weights, room, modelled, limits, listed, count)
+    if planned is not None and link is not None:
+        raise InputError("weights that move are not modelled where prefill and decode are apart: leave out one of them", source="weights")
+    if planned is not None and tiers is not None:
+        check_beside_cache(planned, tiers, count)
+    taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
+    held = cache_blocks(modelled, limits, memory_share, taken) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"devices": modelled.devices, "block_bytes": block_tokens * modelled.cache_bytes_per_token}
@@ -182,9 +200,46 @@ def serve(
         found = serve_disaggregated(listed, limits, held, time_of, decode_instances, ROUTERS[router], link, ahead=ahead, kv=tiers)
         return replace(found, about=about)
     if count == 1:
-        return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers), about=about)
+        return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers, weights=planned), about=about)
     about |= {"instances": count, "router": router}
-    return replace(serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead, kv=tiers), about=about)
+    served = serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead, kv=tiers, weights=planned)
+    return replace(served, about=about)
+
+
+def _weight_room(
+    weights: str | None, memory: int | str | None, blocks: int | None, modelled: ModelledIterations, limits: EngineLimits, share: float
+) -> int | None:
+    """Bytes of each device for weights that a policy plans; ``None`` if none does."""
+    from hosim.serving.engine_memory import weight_room
+
+    if memory is not None:
+        if weights is None:
+            raise InputError("is for weights that a policy plans: ask for weights, such as hyperoffload", source="weights_memory")
+        room = memory if not isinstance(memory, str) else _size(memory)
+        whole(room, "weights_memory", 1)
+        capacity = modelled.hardware.device.capacity_bytes
+        if room > capacity:
+            raise InputError(
+                f"expected at most the {capacity:,} B of {modelled.hardware.device_tier}, got {room:,} B", source="weights_memory"
+            )
+        return room
+    if weights is None:
+        return None
+    if blocks is None:
+        raise InputError("needs weights_memory or blocks, which divide device memory between weights and cache", source="weights")
+    return weight_room(modelled, limits, share, whole(blocks, "blocks", 1))
+
+
+def _planned(
+    weights: str, room: int, modelled: ModelledIterations, limits: EngineLimits, requests: Sequence[Request], engines: int
+) -> WeightSetup:
+    """The weights as a policy plans them."""
+    from hosim.serving.weight_setup import usual_iteration, weight_setup
+    from hosim.study.policy_choice import parse_choice
+
+    choice = parse_choice(named(weights, "weights"))
+    usual = usual_iteration(requests, limits)
+    return weight_setup(choice.policy, choice.parameters, choice.label, modelled, usual, room, engines)
 
 
 def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:
@@ -219,6 +274,13 @@ def _link(text: str | None, instances: int, prefills: int, decodes: int, modelle
         raise InputError("leave out one of instances, and prefill_instances with decode_instances", source="instances")
     asked = None if text is None else named(text, "kv_link").strip()
     return kv_link(asked, modelled.hardware, modelled.devices, prefills, decodes, block_tokens * modelled.cache_bytes_per_token)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except UnitError as error:
+        raise InputError(error.message, source="weights_memory") from None
 
 
 def _nanoseconds(overhead: int | str) -> int:

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hosim.cli.options import HardwareName, Html, Json, Plot, Trace, check_trace, console, print_json, write_page, write_picture
+from hosim.cli.options import (
+    HardwareName,
+    Html,
+    Json,
+    Plot,
+    Trace,
+    check_trace,
+    console,
+    policy_names,
+    print_json,
+    write_page,
+    write_picture,
+)
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say, warn
 
@@ -115,6 +127,14 @@ KvLink = Annotated[
         autocompletion=_kv_links,
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="POLICY", help="Weights in tiers below, as a policy plans them.", autocompletion=policy_names),
+]
+WeightsMemory = Annotated[
+    str | None,
+    typer.Option("--weights-memory", metavar="SIZE", help="What a device has for them.  [default: what --blocks leave]"),
+]
 Within = Annotated[
     str | None,
     typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
@@ -146,6 +166,8 @@ def serve(
     prefill_instances: PrefillInstances = 0,
     decode_instances: DecodeInstances = 0,
     kv_link: KvLink = None,
+    weights: Weights = None,
+    weights_memory: WeightsMemory = None,
     measured: Measured = None,
     fit_first: FitFirst = None,
     limit: Limit = None,
@@ -158,7 +180,8 @@ def serve(
     """Serve requests over time on one engine, as vLLM does.
 
     One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal prefixes, and
-    preemption. With --kv the cache goes on in the tiers below the device. With --measured the latencies stand beside a real server's.
+    preemption. With --kv the cache goes on in the tiers below the device, and with --weights so do weights. With --measured the
+    latencies stand beside a real server's.
     """
     from hosim.api.serving_run import serve as served
     from hosim.errors import InputError
@@ -206,6 +229,8 @@ def serve(
             prefill_instances=prefill_instances,
             decode_instances=decode_instances,
             kv_link=kv_link,
+            weights=weights,
+            weights_memory=weights_memory,
         )
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):

@@ -84,7 +84,9 @@ class _Held:
         self.device = device
         self.served = served
         self.summary = served.summary()
-        self.weights = modelled.weight_bytes
+        planned = served.weights
+        self.weights_below = {} if planned is None else {name: size for name, size in planned.peak_bytes.items() if name != device}
+        self.weights = modelled.weight_bytes if planned is None else planned.peak_bytes[device]
         self.block_bytes = served.about["block_bytes"]
         self.fingerprint = graph_fingerprint(canonical(build("case", {**model, "phase": "decode", "context": _CONTEXT})))
 
@@ -94,6 +96,8 @@ class _Held:
         for tier, figures in self.summary.get("kv", {}).get("tiers", {}).items():
             if tier != self.device:
                 found[tier] = {"kv_cache": figures["peak_blocks"] * self.block_bytes}
+        for tier, size in self.weights_below.items():
+            found[tier] = {"parameter": size, **found.get(tier, {})}
         return found
 
     def curve(self) -> tuple[int, ...]:
@@ -124,6 +128,9 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
     }
     found |= {f"{STALL}.{cause}": waited for cause, waited in below.get("stall_ns", {}).items()}
     found |= {f"{MOVED}.{name}": channel["bytes"] for name, channel in below.get("channels", {}).items()}
+    if served.weights is not None:
+        found[f"{STALL}.weights"] = served.weights.stall_ns
+        found |= {f"{MOVED}.{name}": channel.bytes for name, channel in served.weights.channels.items()}
     if served.handed is not None:
         of_transfers = served.handed.figures
         found |= {

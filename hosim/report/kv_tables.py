@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
+from rich.table import Table
 
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
@@ -19,11 +20,7 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
         most = human_percent(found["peak_blocks"] / found["blocks"]) if found["blocks"] else human_percent(0.0)
         stores = f"{found['stores']:,} x " if found["stores"] > 1 else ""
         tiers.add_row(name, f"{stores}{found['blocks']:,}", most, human_percent(found["hit_share"]))
-    channels = open_table("Channels", "channel", "copies", "bytes", "busy", "waited to start", "lost to sharing")
-    for name, one in kv["channels"].items():
-        if one["copies"]:
-            times = (human_time(one[key]) for key in ("queue_ns", "contention_ns"))
-            channels.add_row(name, f"{one['copies']:,}", human_size(one["bytes"]), human_percent(one["utilization"]), *times)
+    channels = channel_table(kv["channels"])
     loads = f"{counted(kv['loads'], 'request')} waited {human_time(kv['load_wait_ns'])} in all for blocks to come up"
     stalls = (
         f"nothing computed for {human_time(kv['stall_ns']['loads'])} while blocks came up, "
@@ -33,6 +30,16 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
     if not channels.row_count:
         return [tiers, paragraph(f"Nothing was copied between tiers; {swaps}")]
     return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]
+
+
+def channel_table(channels: Mapping[str, Any]) -> Table:
+    """The channels over which something was copied."""
+    table = open_table("Channels", "channel", "copies", "bytes", "busy", "waited to start", "lost to sharing")
+    for name, one in channels.items():
+        if one["copies"]:
+            times = (human_time(one[key]) for key in ("queue_ns", "contention_ns"))
+            table.add_row(name, f"{one['copies']:,}", human_size(one["bytes"]), human_percent(one["utilization"]), *times)
+    return table
 
 
 def transferred(moved: Mapping[str, Any]) -> RenderableType:

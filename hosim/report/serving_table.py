@@ -60,6 +60,10 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         from hosim.report import kv_tables
 
         parts += kv_tables.tiers_and_channels(data["kv"])
+    if "weights" in data:
+        from hosim.report import weights_table
+
+        parts += weights_table.weights(data["weights"], "kv" not in data)
     return Group(*parts)
 
 

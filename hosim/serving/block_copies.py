@@ -95,7 +95,7 @@ class EngineChannels:
         """The channel from a sender to a receiver."""
         self._legs: list[tuple[Channel, ...]] = [(channel,) for channel in machine.channels]
         self._number = count()
-        self._waiting: dict[int, Awaited] = {}
+        self._waiting: dict[int, tuple[Awaited, str]] = {}
         if peers is not None:
             self._join(peers)
         every = [channel for own in self.channels for channel in own] + list(self.ways.values())
@@ -126,8 +126,12 @@ class EngineChannels:
                 way.has_overheads = any(self.channels[0][place].has_overheads for place in places)
                 self.ways[sender, receiver] = way
 
-    def issue(self, channel: ChannelQueue, source: str, destination: str, size: int, copy: Awaited) -> None:
-        """Queue a transfer of ``size`` bytes, which ends ``copy``."""
+    def between(self, engine: int, source: str, destination: str) -> ChannelQueue:
+        """The channel of an engine that joins two tiers."""
+        return self.channels[engine][self.machine.channels.index(self.machine.channel_between[source, destination])]
+
+    def issue(self, channel: ChannelQueue, source: str, destination: str, size: int, copy: Awaited, kind: str = KIND) -> None:
+        """Queue a transfer of ``size`` bytes of a kind of tensors, which ends ``copy``."""
         if not size and not channel.latency and not channel.queue and not channel.running:
             channel.transfers += 1
             copy.end()  # it takes no time
@@ -136,7 +140,7 @@ class EngineChannels:
         index = self.machine.tier_index
         hop = Hop("", index[source], index[destination], channel.index)
         channel.queue.append(IssuedTransfer(number, number, -1, hop, channel, size, self.clock.time))
-        self._waiting[number] = copy
+        self._waiting[number] = copy, kind
         self.clock.unsettled.add(channel.device)
 
     def _settle(self) -> None:
@@ -155,8 +159,9 @@ class EngineChannels:
 
     def _ceiling(self, channel: ChannelQueue) -> Fraction | None:
         """What the head of a queue reaches at most."""
-        size = channel.queue[0].size
-        found = [leg.ceiling(size, is_pageable(self.machine, leg, KIND)) for leg in self._legs[channel.index]]
+        head = channel.queue[0]
+        kind = self._waiting[head.cache_op][1]
+        found = [leg.ceiling(head.size, is_pageable(self.machine, leg, kind)) for leg in self._legs[channel.index]]
         return min([ceiling for ceiling in found if ceiling is not None], default=None)
 
     def _ended(self, transfer: IssuedTransfer) -> None:
@@ -165,7 +170,7 @@ class EngineChannels:
         if not channel.running:
             channel.busy_ns += self.clock.time - channel.busy_since
         self.clock.unsettled.add(channel.device)
-        self._waiting.pop(transfer.cache_op).end()
+        self._waiting.pop(transfer.cache_op)[0].end()
 
 
 class BlockCopies:
@@ -180,6 +185,7 @@ class BlockCopies:
         self.channels: Sequence[ChannelQueue] = channels.channels[engine]
         self._shared = channels
         self._block_bytes = block_bytes
+        self._engine = engine
 
     @property
     def now_ns(self) -> int:
@@ -188,13 +194,13 @@ class BlockCopies:
 
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
-        channel, copy = self._between(source, destination), Awaited()
+        channel, copy = self._shared.between(self._engine, source, destination), Awaited()
         when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy))
         return copy
 
     def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
         """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for each."""
-        channel, whole, copy = self._between(source, destination), blocks * self._block_bytes, Awaited()
+        channel, whole, copy = self._shared.between(self._engine, source, destination), blocks * self._block_bytes, Awaited()
 
         def there() -> None:
             copy.layers_ns.append(self.now_ns)
@@ -209,6 +215,3 @@ class BlockCopies:
 
         when_over(after, issue)
         return copy
-
-    def _between(self, source: str, destination: str) -> ChannelQueue:
-        return self.channels[self.machine.channels.index(self.machine.channel_between[source, destination])]

@@ -10,7 +10,7 @@ import simpy
 
 from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
-from hosim.serving.block_copies import Awaited
+from hosim.serving.block_copies import Awaited, EngineChannels
 from hosim.serving.engine_sequence import HandedOver
 from hosim.serving.kv_figures import KvFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
@@ -18,6 +18,8 @@ from hosim.serving.request import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
 from hosim.serving.tiered_pool import TieredPool
+from hosim.serving.weight_figures import weight_figures
+from hosim.serving.weight_stream import WeightSetup, WeightStream
 
 IterationTime = Callable[[Iteration], int]
 """Nanoseconds of an iteration."""
@@ -31,18 +33,23 @@ def serve_requests(
     *,
     ahead: bool = True,
     kv: KvSetup | None = None,
+    weights: WeightSetup | None = None,
 ) -> Served:
     """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks, and with ``kv`` in the tiers below the device as well.
+
+    With ``weights`` some layers come up while iterations compute.
 
     ``ahead`` says that the next iteration is scheduled when the one before begins (vLLM's asynchronous scheduling): what arrives later
     waits for the one after. Raises :class:`InputError` for a request that the cache has no room for.
     """
     clock = SteppedClock()
-    (tiers,) = [None] if kv is None else kv(clock, blocks)
+    channels = None if weights is None else weights.channels(clock)
+    (tiers,) = [None] if kv is None else kv(clock, blocks, channels=channels)
     scheduler = Scheduler(requests, limits, blocks, tiers, kv is not None and kv.swaps)
     check_room(requests, scheduler, limits)
-    env = simpy.Environment() if kv is None else clock
-    engine = Engine(env, requests, scheduler, time_of)
+    env = simpy.Environment() if kv is None and weights is None else clock
+    streams = streams_of(weights, channels)
+    engine = Engine(env, requests, scheduler, time_of, weights=streams[0] if streams else None)
     env.process(engine.arrivals())
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
@@ -57,7 +64,13 @@ def serve_requests(
         scheduler.hit_tokens,
         blocks,
         kv=figures,
+        weights=None if weights is None or channels is None else weight_figures(weights, channels, streams, len(engine.samples)),
     )
+
+
+def streams_of(weights: WeightSetup | None, channels: EngineChannels | None) -> list[WeightStream]:
+    """The weights of each engine; none if all stay in the device."""
+    return [] if weights is None or channels is None else weights.streams(channels)
 
 
 def figures_below(kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int) -> KvFigures:
@@ -91,7 +104,9 @@ class Engine:
         scheduler: Scheduler,
         time_of: IterationTime,
         hand_over: Callable[[int, list[int]], None] | None = None,
+        weights: WeightStream | None = None,
     ) -> None:
+        self._weights = weights
         self._hand_over = hand_over
         self._env = env
         self._requests = requests
@@ -131,7 +146,7 @@ class Engine:
             else:
                 reads = self.scheduler.reads
                 yield from self._through(gates)
-                yield self._env.timeout(self._begin(iteration, sample) - self._now)
+                yield from self._through_iteration(iteration, self._begin(iteration, sample))
                 if reads:
                     yield from self._layers(reads)
                 self._finish(iteration)
@@ -147,7 +162,7 @@ class Engine:
                 yield from self._idle()
                 continue
             if pending is not None:
-                yield self._env.timeout(pending[1] - self._now)
+                yield from self._through_iteration(pending[0], pending[1])
                 if pending[2]:
                     yield from self._layers(pending[2])
                 self._finish(pending[0])
@@ -173,6 +188,15 @@ class Engine:
         since = self._now
         yield from self._until(gates)
         self.stall_ns["evictions"] += self._now - since
+
+    def _through_iteration(self, iteration: Iteration, end_ns: int) -> Generator[simpy.Event, Any, None]:
+        """The iteration that began last, which ends at ``end_ns`` unless it waits for weights."""
+        if self._weights is None:
+            yield self._env.timeout(end_ns - self._now)
+            return
+        yield from self._weights.run(iteration, end_ns - self._now, self._until)
+        if self._now > end_ns:
+            self.samples[-1] = replace(self.samples[-1], end_ns=self._now)
 
     def _layers(self, reads: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
         """The iteration that began last would end now: wait for the layers of what it reads.

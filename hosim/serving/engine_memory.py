@@ -11,19 +11,30 @@ MEMORY_SHARE = 0.9
 """How much of the device's memory an engine takes, as vLLM's ``gpu_memory_utilization``."""
 
 
-def cache_blocks(model: ModelledIterations, limits: EngineLimits, memory_share: float = MEMORY_SHARE) -> int:
+def cache_blocks(
+    model: ModelledIterations, limits: EngineLimits, memory_share: float = MEMORY_SHARE, weight_bytes: int | None = None
+) -> int:
     """What a share of the device's memory leaves beside the weights and one full iteration, in blocks.
+
+    ``weight_bytes`` is what the device holds of the weights, if not all.
 
     Raises :class:`InfeasibleError` if that is none.
     """
     device = model.hardware.device
     working = model.working_bytes(limits.token_budget)
     block = limits.block_tokens * model.cache_bytes_per_token
-    blocks = (int(device.capacity_bytes * memory_share) - model.weight_bytes - working) // block
+    weights = model.weight_bytes if weight_bytes is None else weight_bytes
+    blocks = (int(device.capacity_bytes * memory_share) - weights - working) // block
     if blocks < 1:
         raise InfeasibleError(
-            f"weights of {human_size(model.weight_bytes)} leave no room for a cache in {human_percent(memory_share, 0)} of "
+            f"weights of {human_size(weights)} leave no room for a cache in {human_percent(memory_share, 0)} of "
             f"{human_size(device.capacity_bytes)} ({model.hardware.name}): an iteration takes {human_size(working)} beside them, "
             f"and a block {human_size(block)}"
         )
     return blocks
+
+
+def weight_room(model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int) -> int:
+    """What a share of the device's memory leaves for weights beside a cache and one full iteration, in bytes; it may be below 0."""
+    cache = blocks * limits.block_tokens * model.cache_bytes_per_token
+    return int(model.hardware.device.capacity_bytes * memory_share) - cache - model.working_bytes(limits.token_budget)

@@ -9,13 +9,15 @@ from typing import Any
 import simpy
 
 from hosim.engine.clock import SteppedClock
-from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
+from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.kv_figures import KvFigures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.served import Served
+from hosim.serving.weight_figures import weight_figures
+from hosim.serving.weight_stream import WeightSetup
 
 
 def serve_on_instances(
@@ -28,25 +30,31 @@ def serve_on_instances(
     *,
     ahead: bool = True,
     kv: KvSetup | None = None,
+    weights: WeightSetup | None = None,
 ) -> Served:
     """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of ``blocks`` blocks each.
 
-    With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's devices do.
+    With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's devices do. So do copies of ``weights``.
 
     Raises :class:`InputError` for a request that the cache of an engine has no room for.
     """
     clock = SteppedClock()
-    env = simpy.Environment() if kv is None else clock
-    pools = [None] * instances if kv is None else kv(clock, blocks, instances)
+    env = simpy.Environment() if kv is None and weights is None else clock
+    channels = None if weights is None else weights.channels(clock, instances)
+    streams = streams_of(weights, channels)
+    pools = [None] * instances if kv is None else kv(clock, blocks, instances, channels)
     schedulers = [Scheduler(requests, limits, blocks, pool, kv is not None and kv.swaps) for pool in pools]
     check_room(requests, schedulers[0], limits)
-    engines = [Engine(env, requests, scheduler, time_of) for scheduler in schedulers]
+    engines = [Engine(env, requests, one, time_of, weights=streams[i] if streams else None) for i, one in enumerate(schedulers)]
     chosen: list[int] = []
     env.process(arrivals(env, requests, engines, schedulers, router, chosen))
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
-    return of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.time))
+    found = of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.time))
+    if weights is None or channels is None:
+        return found
+    return replace(found, weights=weight_figures(weights, channels, streams, len(found.samples)))
 
 
 def of_engines(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hosim.engine.channels import ChannelQueue
 from hosim.serving.tiered_pool import TieredPool
 
 
@@ -96,6 +97,22 @@ class HandOvers:
     figures: KvTransferFigures
 
 
+def channel_figures(queues: Sequence[Sequence[ChannelQueue]], end_ns: int) -> dict[str, KvChannelFigures]:
+    """By name the channels of engines after a run that ended at ``end_ns``."""
+    channels = {}
+    for same in zip(*queues, strict=True):
+        busy = sum(channel.busy_ns for channel in same)
+        channels[same[0].name] = KvChannelFigures(
+            sum(channel.transfers for channel in same),
+            sum(channel.bytes for channel in same),
+            busy,
+            sum(channel.queue_ns for channel in same),
+            sum(channel.contention_ns for channel in same),
+            busy / (end_ns * len(queues)) if end_ns else 0.0,
+        )
+    return channels
+
+
 def kv_figures(
     policy: str,
     pools: Sequence[TieredPool],
@@ -113,17 +130,7 @@ def kv_figures(
     for place, tier in enumerate(first.tiers):
         stores = {id(pool.tiers[place]): pool.tiers[place].peak for pool in pools}
         tiers[tier.name] = KvTierFigures(tier.capacity, max(stores.values()), hits[1 + place], len(stores))
-    channels = {}
-    for same in zip(*(pool.copies.channels for pool in pools), strict=True):
-        busy = sum(channel.busy_ns for channel in same)
-        channels[same[0].name] = KvChannelFigures(
-            sum(channel.transfers for channel in same),
-            sum(channel.bytes for channel in same),
-            busy,
-            sum(channel.queue_ns for channel in same),
-            sum(channel.contention_ns for channel in same),
-            busy / (end_ns * len(pools)) if end_ns else 0.0,
-        )
+    channels = channel_figures([pool.copies.channels for pool in pools], end_ns)
     return KvFigures(
         policy,
         tiers,

@@ -17,10 +17,10 @@ from hosim.hardware import Hardware
 from hosim.models.build import build
 from hosim.serving.scheduler import Iteration
 
-_WEIGHTS = frozenset({"parameter", "expert", "buffer"})
+WEIGHTS = frozenset({"parameter", "expert", "buffer"})
 _PROMPTS = {"context_attention": "generation_attention", "context_latent": "latent_attention"}
 """Classes of attention over prompts, and those of one query over a cache."""
-_ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
+ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
 _EXPERTS = {"moe", "expert_product"}
 """Classes of products of experts, whose first size is the tokens of all devices."""
 _PROMPT = 16
@@ -76,7 +76,7 @@ class ModelledIterations:
     def check_lengths(self, budget: int, longest: int) -> None:
         """Raise :class:`InputError` if the model has no positions for requests of ``longest`` tokens, or cannot be built for a budget."""
         for source, tokens, what, build_it in (
-            ("token_budget", budget, "iterations", self._graph),
+            ("token_budget", budget, "iterations", self.graph),
             ("requests", longest, "a request", self._prompt),
         ):
             try:
@@ -88,7 +88,7 @@ class ModelledIterations:
 
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
-        return self._dense_ns(iteration.tokens) + self._once_ns(iteration) + self.overhead_ns
+        return self.dense_ns(iteration.tokens) + self.head_ns(iteration) + self.attention_ns(iteration) + self.overhead_ns
 
     @property
     def layers(self) -> int:
@@ -103,7 +103,7 @@ class ModelledIterations:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of what stays on the device: parameters, experts and constants."""
-        return sum(tensor.size_bytes for tensor in self._graph(1).tensors if tensor.kind in _WEIGHTS)
+        return sum(tensor.size_bytes for tensor in self.graph(1).tensors if tensor.kind in WEIGHTS)
 
     @cached_property
     def cache_bytes_per_token(self) -> int:
@@ -113,30 +113,32 @@ class ModelledIterations:
 
     def working_bytes(self, tokens: int) -> int:
         """Bytes that an iteration of so many new tokens takes beside weights and cache."""
-        graph = self._graph(tokens)
+        graph = self.graph(tokens)
         return max(0, static_peak(graph).bytes - self.weight_bytes - tokens * self.cache_bytes_per_token)
 
-    def _dense_ns(self, tokens: int) -> int:
+    def dense_ns(self, tokens: int) -> int:
         """Everything but attention and head, between the counts of tokens around ``tokens``."""
-        high = bisect_left(_COUNTS, tokens)
-        if (high < len(_COUNTS) and _COUNTS[high] == tokens) or not high:
+        high = bisect_left(COUNTS, tokens)
+        if (high < len(COUNTS) and COUNTS[high] == tokens) or not high:
             return self._at(tokens)
-        low, up = _COUNTS[high - 1], _COUNTS[high] if high < len(_COUNTS) else 2 * _COUNTS[-1]
+        low, up = COUNTS[high - 1], COUNTS[high] if high < len(COUNTS) else 2 * COUNTS[-1]
         first, last = self._at(low), self._at(up)
         return first + (last - first) * (tokens - low) // (up - low)
 
     def _at(self, tokens: int) -> int:
         if tokens not in self._dense:
-            graph = self._graph(tokens)
+            graph = self.graph(tokens)
             own = zip(graph.ops, op_durations(graph, self.hardware), strict=True)
-            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in _ATTENTION and not _is_head(op))
+            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in ATTENTION and not is_head(op))
         return self._dense[tokens]
 
-    def _once_ns(self, iteration: Iteration) -> int:
-        """Attention of all layers, and the head."""
+    def head_ns(self, iteration: Iteration) -> int:
+        """The head, which makes the logits of each sequence."""
+        return sum(self._ns(head.kernel, (iteration.sequences, *head.sizes[1:]), 0, head.dtype) for head in self._heads)
+
+    def attention_ns(self, iteration: Iteration) -> int:
+        """Attention of all layers."""
         total = 0
-        for head in self._heads:
-            total += self._ns(head.kernel, (iteration.sequences, *head.sizes[1:]), 0, head.dtype)
         for (kernel, rest, dtype), layers in self._layers.items():
             window = rest[-1] if kernel == "context_attention" else 1 << 60
             for new, before in iteration.prefills:
@@ -169,11 +171,11 @@ class ModelledIterations:
 
     @cached_property
     def _attention(self) -> tuple[Op, ...]:
-        return tuple(op for op in self._graph(_PROMPT).ops if op.kernel in _PROMPTS)
+        return tuple(op for op in self.graph(_PROMPT).ops if op.kernel in _PROMPTS)
 
     @cached_property
     def _heads(self) -> tuple[Op, ...]:
-        return tuple(op for op in self._graph(_PROMPT).ops if _is_head(op))
+        return tuple(op for op in self.graph(_PROMPT).ops if is_head(op))
 
     @cached_property
     def _parameters(self) -> dict[str, Any]:
@@ -189,7 +191,7 @@ class ModelledIterations:
             return plain
         return {"merged": True, **plain}
 
-    def _graph(self, tokens: int) -> Graph:
+    def graph(self, tokens: int) -> Graph:
         """An iteration of so many tokens: of one prompt, or of several equal ones if the model has fewer positions."""
         prompts = 1
         while True:
@@ -218,7 +220,7 @@ class ModelledIterations:
         return {op.name: op.sizes[1:] for op in shared.ops if op.kernel in _EXPERTS}
 
 
-_COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 
 
 def _rounded(tokens: int) -> int:
@@ -227,6 +229,6 @@ def _rounded(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-def _is_head(op: Op) -> bool:
+def is_head(op: Op) -> bool:
     """Whether it makes logits, of which each sequence needs one row."""
     return op.name.endswith("lm_head") and op.kernel == "gemm"

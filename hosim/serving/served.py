@@ -14,6 +14,7 @@ from hosim.plain_text import counted
 from hosim.serving.goodput import SHARES, goodput, latency_limits
 from hosim.serving.kv_figures import HandOvers, KvFigures
 from hosim.serving.request import Request
+from hosim.serving.weight_figures import WeightFigures
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,6 +59,8 @@ class Served:
     """The cache in the tiers below the device, if there is one there."""
     handed: HandOvers | None = None
     """How caches went from engines that prefill to those that decode, if these are others."""
+    weights: WeightFigures | None = None
+    """Weights that a policy planned, if one did."""
 
     def __repr__(self) -> str:
         found = self.summary()
@@ -158,6 +161,7 @@ class Served:
             "mean_blocks": float(np.average(held, weights=weights)) if weights.sum() else float(held.mean()),
             **moved,
             **below,
+            **({} if self.weights is None else {"weights": asdict(self.weights)}),
         }
 
 

@@ -23,7 +23,7 @@ def test_only_the_products_of_experts_take_another_time(tokens):
     """
     model = {"model": "qwen3-30b-a3b", "layers": 2, "tensor": 4}
     parts, whole = ModelledIterations(model, H100), ModelledIterations({**model, "expert": 4}, H100)
-    graph = parts._graph(tokens)
+    graph = parts.graph(tokens)
     (first, second) = [op for op in graph.ops if op.kernel == "moe"]
     assert first.sizes == second.sizes == (tokens, 2048, 768, 8, 128, 4, 1)
     other = tuple(replace(op, sizes=(tokens, 2048, 768, 8, 128, 1, 4)) if op.kernel == "moe" else op for op in graph.ops)
@@ -36,7 +36,7 @@ def test_only_the_products_of_experts_take_another_time(tokens):
 def test_products_by_groups():
     """DeepSeek's experts are two products, whose columns and rows are whole then."""
     model = {"model": "deepseek-v2-lite", "layers": 2, "tensor": 4}
-    graphs = [ModelledIterations({**model, **more}, H100)._graph(64) for more in ({}, {"expert": 4})]
+    graphs = [ModelledIterations({**model, **more}, H100).graph(64) for more in ({}, {"expert": 4})]
     parts, whole = ([op.sizes for op in graph.ops if op.kernel in ("moe", "expert_product")] for graph in graphs)
     assert len(parts) == len(whole) > 0
     assert all(one[0] == other[0] == 64 for one, other in zip(parts, whole, strict=True))

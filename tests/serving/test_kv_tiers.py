@@ -218,7 +218,7 @@ class Watched:
     def __init__(self, setup):
         self.setup, self.policy, self.swaps = setup, setup.policy, setup.swaps
 
-    def __call__(self, clock, blocks):
+    def __call__(self, clock, blocks, channels=None):
         pools = self.setup(clock, blocks)
         (self.pool,) = pools
         return pools

@@ -32,7 +32,7 @@ class Shared:
     def __init__(self, setup):
         self.setup, self.policy, self.swaps = setup, setup.policy, setup.swaps
 
-    def __call__(self, clock, blocks, engines=1):
+    def __call__(self, clock, blocks, engines=1, channels=None):
         self.pools = self.setup(clock, blocks, engines)
         return self.pools
 
