@@ -188,6 +188,17 @@ class Plan(Deriving, InCells):
         """How many ops run again."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
+    @property
+    def processors(self) -> dict[str, str]:
+        """The processor of each op that may run on several, where the plan chooses one: a tier, or ``""`` for the device."""
+        return {} if self.edits is None else dict(self.edits.processors)
+
+    @property
+    def moved_ops(self) -> int:
+        """How many ops run on another processor than the workload's first choice for them."""
+        index, ops = self.workload.op_index, self.workload.ops
+        return sum([ops[index[name]].processor != processor for name, processor in self.processors.items()])
+
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
         """The tiers with a valid copy at time 0, for every tensor that has one.
 

@@ -1,4 +1,8 @@
-"""The changes that a plan may make to the graph itself: another order of ops, and ops that run again.
+"""The changes that a plan may make to the graph itself: other processors of ops, another order of ops, and ops that run again.
+
+An op that the workload lets run on several processors (``also_on``) runs on its own ``processor`` unless a plan chooses another. There it
+takes what ``also_on`` says, or the cost model, and is on the stream of that processor: the one with the name of its tier, or ``compute``
+on the device.
 
 A recomputed op is a copy of an op of the workload. Its outputs are new tensors (``a@f~2`` is ``a`` as op ``f~2`` makes it), and every later
 user of ``a`` uses the new one. The first ``a`` is thus released after its last user before the copy, like any tensor (docs/contract.md,
@@ -14,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hosim.errors import GraphError
-from hosim.graph import Graph, Op, Tensor
+from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
 RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
 """Kinds of ops whose results differ from run to run, which are never recomputed."""
@@ -45,15 +49,20 @@ class Recompute:
 
 @dataclass(frozen=True)
 class Edits:
-    """How a plan's graph follows from the workload ``base``: the ops in ``order`` (by name; empty: as listed), then ``recompute``."""
+    """How a plan's graph follows from the workload ``base``.
+
+    First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor, then the ops are put into ``order`` (by
+    name; empty: as listed), then those of ``recompute`` run again.
+    """
 
     base: Graph
     order: tuple[str, ...] = ()
     recompute: tuple[Recompute, ...] = ()
+    processors: tuple[tuple[str, str], ...] = ()
 
     def graph(self) -> Graph:
-        """The edited graph; raises :class:`GraphError` as :func:`edited` does."""
-        return edited(self.base, self.order, self.recompute)
+        """The edited graph; raises :class:`GraphError` as :func:`edited` and :func:`on_processors` do."""
+        return edited(on_processors(self.base, self.processors), self.order, self.recompute)
 
 
 def is_repeatable(graph: Graph) -> bool:
@@ -81,6 +90,39 @@ def _random(graph: Graph) -> frozenset[str]:
     """The ops that the graph's ``meta`` names as random ones."""
     listed = graph.meta.get(RANDOM)
     return frozenset([name for name in listed if isinstance(name, str)] if isinstance(listed, (list, tuple)) else ())
+
+
+def on_processors(graph: Graph, chosen: Sequence[tuple[str, str]]) -> Graph:
+    """``graph`` with each op of ``chosen`` on the processor that stands beside its name (``""``: the device), for good.
+
+    Raises :class:`GraphError`, with the path in the plan's file, for an unknown op and for a processor that it may not run on.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"], duration_ns=10, also_on={"ddr": 40})
+    >>> op = on_processors(b.build(), [("f", "ddr")]).ops[0]
+    >>> op.processor, op.stream, op.duration_ns
+    ('ddr', 'ddr', 40)
+    """
+    if not chosen:
+        return graph
+    ops = list(graph.ops)
+    for name, processor in chosen:
+        i = graph.op_index.get(name)
+        if i is None:
+            raise GraphError(f"unknown op {name!r}; expected one of {graph.name!r}", where=f"processors.{name}")
+        ops[i] = _on_processor(graph.ops[i], processor)
+    return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
+
+
+def _on_processor(op: Op, processor: str) -> Op:
+    if processor == op.processor:
+        return replace(op, also_on=())
+    durations = dict(op.also_on)
+    if processor not in durations:
+        may = ", ".join([name or DEVICE for name in (op.processor, *durations)])
+        raise GraphError(f"op {op.name!r} may not run on {processor or DEVICE!r} (it may on: {may})", where=f"processors.{op.name}")
+    return replace(op, processor=processor, stream=processor or MAIN_STREAM, duration_ns=durations[processor], also_on=())
 
 
 def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recompute] = ()) -> Graph:

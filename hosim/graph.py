@@ -48,6 +48,9 @@ PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cach
 MAIN_STREAM = "compute"
 """The stream that ops are in unless they say otherwise."""
 
+DEVICE = "device"
+"""What files and messages call the processor of the device."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -123,6 +126,9 @@ class Op:
         The sizes of that class, in its order.
     processor
         The tier whose processor runs it; empty: the device.
+    also_on
+        Other processors that a plan may let it run on instead, each with its measured duration there, or ``None``: what the cost model
+        says.
 
     References
     ----------
@@ -149,6 +155,7 @@ class Op:
     kernel: str = ""
     sizes: tuple[int, ...] = ()
     processor: str = ""
+    also_on: tuple[tuple[str, int | None], ...] = ()
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -237,6 +244,11 @@ class Graph(Deriving, InCells):
     def elsewhere(self) -> tuple[int, ...]:
         """The ops that run on other processors than the device (docs/contract.md, rule 20), ascending."""
         return tuple([i for i, op in enumerate(self.ops) if op.processor])
+
+    @cached_property
+    def movable(self) -> tuple[int, ...]:
+        """The ops whose processor a plan may choose (:attr:`Op.also_on`), ascending."""
+        return tuple([i for i, op in enumerate(self.ops) if op.also_on])
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -366,7 +378,19 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
             return False
         if op.duration_ns is not None and not 0 <= op.duration_ns <= LARGEST:
             return False
+        if op.also_on and _wrong_processors(op):
+            return False
     return True
+
+
+def _wrong_processors(op: Op) -> str:
+    """What is wrong with the other processors of an op; empty if nothing is."""
+    names = [op.processor, *[name for name, _ in op.also_on]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return f"lists the processor {twice or DEVICE!r} twice (its own is {op.processor or DEVICE!r})"
+    wrong = [ns for _, ns in op.also_on if ns is not None and not 0 <= ns <= LARGEST]
+    return f"expected a duration of at least 0 and up to 2^63-1, got {wrong[0]!r:.30}" if wrong else ""
 
 
 def _too_large(figure: int) -> str:
@@ -401,6 +425,8 @@ def _explain(graph: Graph) -> None:
                 raise GraphError(f"expected at least 0, got {value}", where=f"ops[{i}].{label}")
             if value is not None and value > LARGEST:
                 raise GraphError(_too_large(value), where=f"ops[{i}].{label}")
+        if op.also_on and (wrong := _wrong_processors(op)):
+            raise GraphError(f"op {op.name!r}: {wrong}", where=f"ops[{i}].also_on")
         for label in ("inputs", "outputs", "mutates"):
             listed: tuple[int, ...] = getattr(op, label)
             for j, t in enumerate(listed):
@@ -512,6 +538,7 @@ class GraphBuilder:
         kernel: str = "",
         sizes: tuple[int, ...] = (),
         processor: str = "",
+        also_on: Mapping[str, int | None] | None = None,
     ) -> str:
         """Add an op after those already there.
 
@@ -547,6 +574,9 @@ class GraphBuilder:
             The sizes of that class, in its order.
         processor
             The tier whose processor runs it; empty: the device.
+        also_on
+            Other processors that a plan may let it run on instead (``""``: the device), each with its measured duration in nanoseconds
+            there, or ``None``.
 
         Returns
         -------
@@ -589,6 +619,7 @@ class GraphBuilder:
             kernel,
             sizes and self._shared.setdefault(sizes, sizes),
             processor,
+            tuple(also_on.items()) if also_on else (),
         )
         self._op_index[name] = len(self._ops)
         self._ops.append(row)

@@ -28,6 +28,12 @@ def compute_of(op: Op, hardware: Hardware) -> Compute:
     return compute
 
 
+def others_of(op: Op, hardware: Hardware) -> tuple[str, ...]:
+    """The other processors that an op may run on, of those that the machine has."""
+    having = {tier.name for tier in hardware.tiers if tier.compute is not None}
+    return tuple([name for name, _ in op.also_on if not name or name in having])
+
+
 def tiers_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, int]:
     """The ops that run on other processors than the device, with the position of the tier of each. Raises as :func:`compute_of` does."""
     found = {}

@@ -32,7 +32,7 @@ def lower_bound_ns(
     if not result.feasible or result.makespan_ns is None or result.jitter is not None:
         return result.lower_bound_ns
     workload = plan.workload
-    if plan.edits is not None:
+    if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
         durations = op_durations(workload, hardware)
         return free_order_bound_ns(workload, durations, hardware, budget_bytes)
     known = workload.derived_on(hardware, LowerBounds)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import ceil
 
+from hosim.analysis.any_processor import on_any_processor
 from hosim.analysis.bound_search import BoundSearch
 from hosim.analysis.critical_path import earliest_starts, tails
 from hosim.analysis.op_bandwidth import free_bytes
@@ -32,6 +33,9 @@ _EVERY_OP, _POINTS = 48, 12
 _APART, _GAPS = 160, 1000
 """Up to so many tensors each is its own group; otherwise those of one life are taken together, and groups count, large ones first, until
 their gaps have so many points inside."""
+
+_STREAMS = 64
+"""Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
 
 _ROUNDING = 1e-6
 
@@ -99,9 +103,12 @@ def _bound(
 ) -> int:
     """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried."""
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
+    chosen = bool(graph.movable)
+    if chosen:
+        graph, durations = on_any_processor(graph, durations, hardware)
     earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
     longest = max((e + t for e, t in zip(earliest, tail, strict=True)), default=0)
-    if graph.elsewhere:
+    if graph.elsewhere or (chosen and len(graph.streams) > _STREAMS):
         return longest  # what follows is about tensors that ops use in the device tier
     excess = _excess(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hosim.analysis.finding import Finding
 from hosim.edits import Edits
-from hosim.graph import Graph, Op
+from hosim.graph import MAIN_STREAM, Graph, Op
 
 Contents = tuple[str, str, int]
 """Contents of a tensor: the op that made them, whether as an output or in place, and its place there; ``("", tensor, 0)`` at time 0."""
@@ -20,6 +20,7 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
     """What ``graph`` computes otherwise than the workload of ``edits``; O(uses)."""
     base = edits.base
     original = {entry.name: entry.op for entry in edits.recompute}
+    chosen = dict(edits.processors)
     expected = {op.name: (op, seen) for op, seen in _walk(base, {})}
     runs = dict.fromkeys(expected, 0)
     for i, (op, seen) in enumerate(_walk(graph, original)):
@@ -31,9 +32,9 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
         first, should_see = expected[name]
         if op.name != name and op.mutates:
             yield Finding("edit", f"op {op.name!r} runs {name!r} again, which changes a tensor in place", i)
-        if (op.kind, op.stream, op.duration_ns, op.flops, op.bytes_accessed, op.workspace_bytes, op.kernel, op.sizes) != (
-            first.kind, first.stream, first.duration_ns, first.flops, first.bytes_accessed, first.workspace_bytes, first.kernel, first.sizes
-        ):  # fmt: skip
+        if (op.kind, op.flops, op.bytes_accessed, op.workspace_bytes, op.kernel, op.sizes) != (
+            first.kind, first.flops, first.bytes_accessed, first.workspace_bytes, first.kernel, first.sizes
+        ) or (op.processor, op.stream, op.duration_ns) != _runs_on(first, chosen.get(name, first.processor)):  # fmt: skip
             yield Finding("edit", f"op {op.name!r} is not the op {name!r} of {base.name!r}", i)
         if len(seen) != len(should_see):
             yield Finding("edit", f"op {op.name!r} reads {len(seen)} tensors, op {name!r} of {base.name!r} {len(should_see)}", i)
@@ -45,6 +46,16 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
         if count != 1:
             yield Finding("edit", f"op {name!r} of {base.name!r} is listed {count} times, not once")
     yield from _at_the_end(graph, base, original)
+
+
+def _runs_on(op: Op, processor: str) -> tuple[str, str, int | None] | None:
+    """Processor, stream and measured duration of an op of the workload on a processor; None if it may not run there."""
+    if processor == op.processor:
+        return processor, op.stream, op.duration_ns
+    for other, duration_ns in op.also_on:
+        if other == processor:
+            return processor, processor or MAIN_STREAM, duration_ns
+    return None
 
 
 def _at_the_end(graph: Graph, base: Graph, original: Mapping[str, str]) -> Iterator[Finding]:

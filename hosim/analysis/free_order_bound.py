@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hosim.analysis.any_processor import on_any_processor
 from hosim.analysis.cuts import cut_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -16,6 +17,8 @@ from hosim.hardware import Hardware
 
 def free_order_bound_ns(graph: Graph, durations: Sequence[int], hardware: Hardware, budget_bytes: int | None = None) -> int:
     """Nanoseconds below which no feasible replay of an edit of ``graph`` ends, wherever its tensors start."""
+    if graph.movable:
+        graph, durations = on_any_processor(graph, durations, hardware)
     busy = dict.fromkeys(graph.streams, 0)
     ends: list[int] = []
     for i, op in enumerate(graph.ops):

@@ -103,6 +103,7 @@ def plan(
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")
     if output is not None:
         again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
+        again += f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice" if made.moved_ops else ""
         save_plan(made, output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:

@@ -162,4 +162,6 @@ def _counts(device: DeviceReplay, plan: Plan) -> dict[str, int]:
     labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
     planned = Counter([cache_op.op for cache_op in plan.cache_ops])
     counts = {label: planned[op] + device.executed[op] for op, label in labels.items()}
-    return counts | {"recomputes": plan.recomputes} if plan.recomputes else counts
+    if plan.edits is not None:
+        counts |= {label: count for label, count in (("recomputes", plan.recomputes), ("moved_ops", plan.moved_ops)) if count}
+    return counts

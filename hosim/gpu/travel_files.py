@@ -53,6 +53,8 @@ def plan_of_mapping(data: Any, workload: Graph, source: str) -> Plan:
     if data.get("workload") != workload.name:
         raise InputError(f"expected a plan for {workload.name}, got one for {data.get('workload')}; plan again", source=source)
     try:
+        if data.get("processors"):
+            raise ValueError("it chooses processors of ops")
         again = tuple(Recompute(row["op"], row["before"], row["name"]) for row in data.get("recompute", ()))
         edits = Edits(workload, tuple(data.get("order", ())), again)
         graph = edits.graph()

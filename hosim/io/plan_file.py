@@ -11,7 +11,7 @@ from hosim.collector import no_collection
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
-from hosim.graph import Graph
+from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.io import reading
 from hosim.io.key_tables import NAME, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, inside, literal, optional, several
@@ -75,7 +75,14 @@ def _initial(tensors: Names) -> Kind:
 
 _UNEDITED = Edits(Graph("", (), ()))
 
+_PROCESSORS = Kind(
+    dict[Name, Name],
+    lambda chosen: {op: processor or DEVICE for op, processor in chosen},
+    lambda chosen: tuple([(op, processor if processor != DEVICE else "") for op, processor in chosen.items()]),
+)
+
 _EDITS = (
+    Key("processors", _PROCESSORS, get=lambda plan: (plan.edits or _UNEDITED).processors, default=(), brief=True, is_read=False),
     Key("order", several(TEXT), get=lambda plan: (plan.edits or _UNEDITED).order, default=(), brief=True, is_read=False),
     Key("recompute", several(_RECOMPUTE.kind), get=lambda plan: (plan.edits or _UNEDITED).recompute, default=(), brief=True, is_read=False),
 )
@@ -89,8 +96,8 @@ def _plan(graph: Graph) -> KeyTable[Plan]:
         "PlanModel",
         """Cache ops, in order of issue among those of the same ``after``, and where tensors lie at time 0.
 
-``order`` lists the workload's ops if the plan changes their order, ``recompute`` the ops that it runs again; cache ops refer to tensors and
-ops after these changes.
+``processors`` names the processor of each op for which the plan chooses one; ``order`` lists the workload's ops if the plan changes their
+order, ``recompute`` the ops that it runs again; cache ops refer to tensors and ops after these changes.
         """,
         Plan,
         format_key("plan"),
@@ -199,8 +206,8 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
             where="workload",
         )
     with errors_of(source):
-        order, recompute = (key.kind.read(checked.get(key.name, ())) for key in _EDITS)
-        edits = Edits(graph, order, recompute) if order or recompute else None
+        processors, order, recompute = (key.kind.read(checked[key.name]) if key.name in checked else () for key in _EDITS)
+        edits = Edits(graph, order, recompute, processors) if processors or order or recompute else None
         edited = graph if edits is None else edits.graph()
         return _plan(edited).read(checked, graph=edited, edits=edits)
 

@@ -59,6 +59,7 @@ class PlanCountModel(TypedDict):
     stores: NotRequired[Count]
     detaches: NotRequired[Count]
     recomputes: NotRequired[Count]
+    moved_ops: NotRequired[Count]
 
 
 @with_config(STRICT)
@@ -111,7 +112,7 @@ def _stalls(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _counts(given: Mapping[str, Any]) -> dict[str, int]:
-    return _all_of(_PLAN, given) | ({"recomputes": given["recomputes"]} if given.get("recomputes") else {})
+    return _all_of(_PLAN, given) | {label: given[label] for label in ("recomputes", "moved_ops") if given.get(label)}
 
 
 def _breakdown(result: Result) -> dict[str, dict[str, int]]:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hosim.collector import no_collection
 from hosim.errors import InputError
 from hosim.frozen_twins import unguarded
-from hosim.graph import KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
+from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io import reading
 from hosim.io.bounded import check_json, check_names, read_bytes
 from hosim.io.key_tables import (
@@ -32,7 +32,7 @@ from hosim.io.key_tables import (
     optional,
     several,
 )
-from hosim.io.validators import Format
+from hosim.io.validators import Count, Format, Name
 
 
 def _tensor(name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> Tensor:
@@ -59,6 +59,14 @@ _TENSOR = KeyTable(
 )
 
 
+_PROCESSORS = Kind(
+    dict[Name, Count | None],
+    lambda others: {name or DEVICE: duration for name, duration in others},
+    lambda others: tuple([(name if name != DEVICE else "", duration) for name, duration in others.items()]),
+)
+"""Other processors of an op, each with its duration there or ``null``."""
+
+
 def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
     return KeyTable(
         "OpModel",
@@ -76,6 +84,7 @@ def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
         Key("kernel", NAME, brief=True),
         Key("sizes", several(COUNT), brief=True),
         Key("processor", NAME, brief=True),
+        Key("also_on", _PROCESSORS, brief=True),
         make=_new_op,
     )
 

@@ -134,8 +134,9 @@ class Run:
     ``cache_home``, ``chosen_blocks``. A prompt writes its whole cache, and each of its queries reads so many blocks.
 
     ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer, the routed experts, or the attention of a
-    decoding step (docs/contract.md, rule 20); what only these read lives there unless its home says otherwise. ``update`` says when such an
-    optimizer runs: see :mod:`hosim.models.optimizer`.
+    decoding step (docs/contract.md, rule 20); what only these read lives there unless its home says otherwise. ``device/TIER`` leaves it to
+    the plan whether that is the device or the processor of the tier. ``update`` says when such an optimizer runs: see
+    :mod:`hosim.models.optimizer`.
 
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
     """
@@ -265,3 +266,13 @@ def layers_of(config: Layered, run: Run) -> range:
     """The layers of the device's pipeline stage."""
     taken = config.num_hidden_layers if run.layers is None else run.layers
     return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)
+
+
+def first_and_other(processor: str) -> tuple[str, str]:
+    """Where ops run by themselves (empty: the device), and where a plan may let them run instead (empty: nowhere else).
+
+    >>> first_and_other("ddr"), first_and_other("device/ddr")
+    (('ddr', ''), ('', 'ddr'))
+    """
+    first, _, other = processor.partition("/")
+    return ("", other) if other else (first, "")

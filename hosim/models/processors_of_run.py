@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
 from hosim.errors import InputError
+from hosim.graph import DEVICE
 from hosim.models.config import Layered, Run
 
 _HOMES = {"optimizer_on": "states_home", "experts_on": "experts_home", "attention_on": "cache_home"}
@@ -35,5 +37,15 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             raise InputError("works for phase=decode; the attention of a prompt runs on the device", where="attention_on")
         if not run.merged:
             raise InputError("works with merged: true", where="attention_on")
-    implied = {home: getattr(run, key) for key, home in _HOMES.items() if getattr(run, home) is None and getattr(run, key) is not None}
+    if "/" in (run.optimizer_on or "") and run.update != "synchronous":
+        raise InputError(f"{run.update} is for an optimizer that is always on the other processor", where="update")
+    implied = {}
+    for key, home in _HOMES.items():
+        processor = getattr(run, key)
+        if processor is None:
+            continue
+        if "/" in processor and not re.fullmatch(f"{DEVICE}/[^/]+", processor):
+            raise InputError(f"expected a tier, or {DEVICE}/TIER for one of the two, got {processor!r}", where=key)
+        if getattr(run, home) is None and "/" not in processor:  # where a plan chooses, what these ops read has no home
+            implied[home] = processor
     return replace(run, **implied)

@@ -19,7 +19,7 @@ from typing import TypedDict, Unpack
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder, Op
 from hosim.limits import limit, refusal
-from hosim.models.config import Run
+from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
 from hosim.models.packed import PACKINGS, packed_bytes
 
@@ -111,6 +111,7 @@ class Tape:
         self.micro_batch = ""
         self.last_ops: dict[str, str] = {}
         self._processor = ""
+        self._also_on = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
         # results that selective recomputation does not compute again, and None where it does
         self._keeps: deque[tuple[Value, ...] | None] | None = None
@@ -170,13 +171,17 @@ class Tape:
 
     @contextmanager
     def on(self, processor: str | None) -> Iterator[None]:
-        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels of the device; ``None``: as outside."""
-        before = self._processor
-        self._processor = processor or before
+        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels of the device; ``None``: as outside.
+
+        For ``device/TIER`` they run on the device or on the processor of that tier.
+        """
+        before = self._processor, self._also_on
+        if processor is not None:
+            self._processor, self._also_on = first_and_other(processor)
         try:
             yield
         finally:
-            self._processor = before
+            self._processor, self._also_on = before
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -255,6 +260,7 @@ class Tape:
             sizes=() if self._processor else sizes,
             deps=deps,
             processor=self._processor,
+            also_on={self._also_on: duration_ns} if self._also_on else None,
         )
         self.last_ops[self._processor or stream] = name
         if keeps is not None:
@@ -310,6 +316,7 @@ class Tape:
             kernel=op.kernel,
             sizes=op.sizes,
             processor=op.processor,
+            also_on=dict(op.also_on),
         )
         self.last_ops[op.stream] = op.name
 

@@ -29,6 +29,7 @@ BUILT_IN = (
         },
         models="HyperOffload (arXiv 2602.00748), as described",
         leaves_out="its code is not published: the passes are hosim's own",
+        chooses="hosim.planner.rewrites.processor_choice:best_choice",
     ),
     Policy(
         "resident",
@@ -266,6 +267,7 @@ BUILT_IN = (
         },
         by_name_only=True,
         models="no system: the exact optimum",
+        chooses="hosim.planner.rewrites.processor_choice:every_choice",
     ),
 )
 """Every policy that hosim ships, in display order."""

@@ -27,6 +27,9 @@ __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
 Maker = Callable[..., Plan]
 """``make(graph, hardware, budget_bytes, **parameters)``, with every parameter given."""
 
+Initial = Mapping[int, tuple[str, ...]]
+"""Tiers with a valid copy at time 0, by the tensor's position."""
+
 _EXPECTED = {
     "int": "a whole number of at least 0",
     "float": "a number of at least 0",
@@ -191,6 +194,9 @@ class Policy(InCells):
     other_processors
         Whether it plans for ops that run on other processors than the device by itself. If not, one of hosim's own plans around them
         (:mod:`hosim.schedule.around_processors`), unless it decides during the replay; all others refuse workloads that have some.
+    chooses
+        Where the function is (``"module:function"``) that chooses the processors of ops that may run on several. Without one such ops run
+        on the first that the workload names for them.
 
     References
     ----------
@@ -216,6 +222,7 @@ class Policy(InCells):
     models: str = ""
     leaves_out: str = ""
     other_processors: bool = False
+    chooses: str = field(default="", repr=False)
 
     def __repr__(self) -> str:
         return f"<Policy {':'.join([self.name, *(f'{key}={value}' for key, value in self.parameters.items())])}>"
@@ -300,12 +307,24 @@ class Policy(InCells):
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
         if not self.plans_for(graph):
             refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
+        given = {**self.parameters, **parameters}
+        if graph.movable and self.chooses:
+
+            def fixed(graph: Graph, initial: Initial, changed: Mapping[str, Any]) -> Plan:
+                return self._fixed(graph, hardware, budget, {**given, **changed}, initial)
+
+            plan: Plan = _function(self.chooses)(graph, hardware.fair_share, budget, fixed, given)
+            return plan
+        return self._fixed(graph, hardware, budget, given)
+
+    def _fixed(self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any], initial: Initial | None = None) -> Plan:
+        """The plan for the processors that the ops name; ``initial`` is where tensors of other processors start, if not at home."""
         _ops_fit(graph, hardware, budget)
-        make = partial(self._made, parameters={**self.parameters, **parameters})
+        make = partial(self._made, parameters=parameters)
         if graph.elsewhere and not self.other_processors:
             from hosim.schedule.around_processors import planned_around  # here, as the engine takes long to import
 
-            plan = planned_around(graph, hardware.fair_share, budget, make)
+            plan = planned_around(graph, hardware.fair_share, budget, make, initial)
         else:
             plan = make(graph, hardware.fair_share, budget)
         _start_fits(plan, hardware.fair_share, budget)

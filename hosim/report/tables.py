@@ -159,9 +159,10 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     title = f"Time ({', '.join(compared)})" if compared else "Time"
     slower = ["slowdown"] if ideal else []
     again = ["ops run\nagain"] if any(result.feasible and result.plan.get("recomputes") for result in results) else []
+    moved = ["ops\nmoved"] if any(result.feasible and result.plan.get("moved_ops") for result in results) else []
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
     table = open_table(
-        title, "policy", "makespan", "above\nbound", *slower, *stalls, *drain, *again, peak, "of\nbudget", spare=("of\nbudget",)
+        title, "policy", "makespan", "above\nbound", *slower, *stalls, *drain, *again, *moved, peak, "of\nbudget", spare=("of\nbudget",)
     )
     best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
     for result in results:
@@ -177,6 +178,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             *(time_or_nothing(result.drain_ns) for _ in drain),
             *(f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING for _ in again),
+            *(f"{result.plan['moved_ops']:,}" if result.plan.get("moved_ops") else NOTHING for _ in moved),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
             style="green" if len(results) > 1 and result.makespan_ns == best else None,

@@ -1,0 +1,273 @@
+"""Which processor runs each op that may run on several (``also_on``): plans for fixed processors, compared by their replays.
+
+Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together. Uniform choices come
+first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
+From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
+groups are. These trials are planned with little effort, and the best of them as carefully as the uniform ones. :func:`every_choice` tries
+all of a few ops.
+
+What only ops of a tier's processor use, and what the workload leaves free, starts in that tier. Everything else about a plan for fixed
+processors is the policy's, with the moves that other processors force (:mod:`hosim.schedule.around_processors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+
+from hosim.analysis.critical_path import critical_path
+from hosim.cache_plan import Plan
+from hosim.costmodel.op_time import op_durations
+from hosim.edits import Edits, on_processors
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
+from hosim.processors import others_of, tier_of
+
+Initial = Mapping[int, tuple[str, ...]]
+Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
+"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
+Choice = tuple[str, ...]
+"""A processor for each group, in their order."""
+
+MOST_OPS = 8
+"""Ops of which :func:`every_choice` tries all choices."""
+
+_UNIFORM = 16
+"""Uniform choices at most; with more, kinds of ops change their processor together."""
+_ALL = 16
+"""Choices of all groups up to which each is tried."""
+_WORK, _FEWEST, _MOST = 20_000, 6, 40
+"""Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
+_FINAL = 2
+"""Trials that are planned carefully in the end."""
+
+
+def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
+    """The best plan found over the processors of ``graph``'s ops.
+
+    Raises :class:`InfeasibleError`, as for the workload's first choice, if none fits.
+    """
+    search = _ChoiceSearch(graph, hardware, budget_bytes, make)
+    for choice in search.uniform():
+        search.judge(choice)
+    quick = replace(search, plans={}, settings={"effort": 0.0})
+    trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
+    _vary(quick, search.best or search.first, trials)
+    for choice in quick.ranked()[:_FINAL]:  # those that were judged carefully already cost nothing
+        search.judge(choice)
+    return search.found()
+
+
+def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
+    """The best plan over all choices of processors, for graphs with at most :data:`MOST_OPS` ops that have one.
+
+    The choices share the policy's ``limit``. Raises :class:`InputError` for more ops, and :class:`InfeasibleError` if no choice fits.
+    """
+    if len(graph.movable) > MOST_OPS:
+        raise InputError(
+            f"policy optimal tries every choice of processors for up to {MOST_OPS} ops; {graph.name} has {len(graph.movable)} that may run "
+            "on several: use hyperoffload"
+        )
+    search = _ChoiceSearch(graph, hardware, budget_bytes, make, [(i,) for i in graph.movable])
+    choices = list(product(*search.allowed))
+    search.settings = {"limit": parameters["limit"] / len(choices)}
+    for choice in choices:
+        search.judge(choice)
+    return search.found()
+
+
+@dataclass
+class _ChoiceSearch:
+    """The choices judged so far, each with its plan, or why it has none."""
+
+    graph: Graph
+    hardware: Hardware
+    budget: int
+    make: Make
+    groups: Sequence[tuple[int, ...]] = ()
+    settings: Mapping[str, float] = field(default_factory=dict)
+    plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.groups = self.groups or groups_of(self.graph, self.hardware)
+        ops = self.graph.ops
+        self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
+        self.first: Choice = tuple([allowed[0] for allowed in self.allowed])
+
+    def uniform(self) -> list[Choice]:
+        """Each kind of op on each of its processors; the workload's first choice comes first."""
+        kinds = [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
+        if prod([len(allowed) for _, allowed in set(kinds)]) > _UNIFORM:
+            kinds = [("", allowed) for _, allowed in kinds]
+        listed = list(dict.fromkeys(kinds))
+        chosen = [dict(zip(listed, choice, strict=True)) for choice in product(*[allowed for _, allowed in listed])]
+        return [tuple([by_kind[kind] for kind in kinds]) for by_kind in chosen]
+
+    def judge(self, choice: Choice) -> bool:
+        """Whether the choice is the best so far; what cannot be is not planned."""
+        if choice in self.plans:
+            return choice == self.best
+        before = self.best
+        found = self._planned(choice, None if before is None else self._cost(before))
+        if found is None:
+            return False
+        self.plans[choice] = found
+        return self.best == choice
+
+    @property
+    def best(self) -> Choice | None:
+        """The best choice that fits."""
+        return next(iter(self.ranked()), None)
+
+    def ranked(self) -> list[Choice]:
+        """The choices that fit, the best first."""
+        fitting = [choice for choice, found in self.plans.items() if not isinstance(found, InfeasibleError)]
+        return sorted([choice for choice in fitting if not self._cost(choice).infeasible], key=self._cost)
+
+    def found(self) -> Plan:
+        """The best plan; raises the error of the first choice if none fits."""
+        best = self.best
+        if best is None:
+            errors = [found for found in self.plans.values() if isinstance(found, InfeasibleError)]
+            if errors:
+                raise errors[0]
+            return next(found[1] for found in self.plans.values() if not isinstance(found, InfeasibleError))
+        found = self.plans[best]
+        assert not isinstance(found, InfeasibleError)
+        return found[1]
+
+    def _cost(self, choice: Choice) -> PlanCost:
+        found = self.plans[choice]
+        assert not isinstance(found, InfeasibleError)
+        return found[0]
+
+    def _planned(self, choice: Choice, to_beat: PlanCost | None) -> tuple[PlanCost, Plan] | InfeasibleError | None:
+        chosen = tuple([(self.graph.ops[i].name, processor) for group, processor in zip(self.groups, choice, strict=True) for i in group])
+        graph = on_processors(self.graph, chosen)
+        if to_beat is not None and critical_path(graph, op_durations(graph, self.hardware)).length_ns > to_beat.makespan_ns:
+            return None
+        try:
+            plan = self.make(graph, starts(graph, self.hardware), self.settings)
+        except InfeasibleError as error:
+            return error
+        before = plan.edits or Edits(graph)
+        made = replace(plan, edits=replace(before, base=self.graph, processors=chosen))
+        return plan_cost(made, replay(made, self.hardware, self.budget)), made
+
+
+def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
+    """The ops that may run on several processors of the machine; those together that share a tensor that outlives the step."""
+    of: dict[int, list[int]] = {}
+    holder: dict[tuple[int, object], list[int]] = {}
+    for i in graph.movable:
+        op, group = graph.ops[i], [i]
+        may = op.kind, op.processor, others_of(op, hardware)
+        if not may[2]:
+            continue
+        for t in op.uses:
+            known = holder.get((t, may)) if graph.survives[t] else None
+            if known is not None and known is not group:
+                known += group
+                for j in group:
+                    of[j] = known
+                for key, held in holder.items():
+                    if held is group:
+                        holder[key] = known
+                group = known
+            if graph.survives[t]:
+                holder[t, may] = group
+        for j in group:
+            of[j] = group
+    return sorted({tuple(sorted(group)) for group in of.values()})
+
+
+def starts(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
+    """Where what only other processors use starts, if the workload leaves it free: in the tier of their processor."""
+    found = {}
+    for t in graph.initial:
+        tiers = {tier_of(graph.ops[i], hardware) for i in graph.users[t]}
+        if len(tiers) == 1 and hardware.device_tier not in tiers and graph.tensors[t].home in (None, hardware.device_tier):
+            found[t] = tuple(tiers)
+    return found
+
+
+def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
+    """Judge choices around ``begin``: all, if they are few."""
+    if prod([len(allowed) for allowed in search.allowed]) <= _ALL:
+        for choice in product(*search.allowed):
+            search.judge(choice)
+        return
+    search.judge(begin)
+    left = _Trials(search, trials)
+    for members, processor in _kinds(search):
+        _shares(left, search.best or begin, members, processor)
+    better = True
+    while better:
+        better = False
+        base = search.best or begin
+        for k, allowed in enumerate(search.allowed):
+            for processor in allowed:
+                changed = (*base[:k], processor, *base[k + 1 :])
+                if left.judge(changed):
+                    base, better = changed, True
+
+
+@dataclass
+class _Trials:
+    """Judges choices until ``left`` of them are."""
+
+    search: _ChoiceSearch
+    left: int
+
+    def judge(self, choice: Choice) -> bool:
+        """Whether the choice is the best so far."""
+        if choice in self.search.plans:
+            return False
+        self.left -= 1
+        return self.left >= 0 and self.search.judge(choice)
+
+
+def _kinds(search: _ChoiceSearch) -> Iterator[tuple[list[int], str]]:
+    """Groups of one kind, and each processor that they may be on."""
+    by_kind: dict[object, list[int]] = {}
+    for k, (group, allowed) in enumerate(zip(search.groups, search.allowed, strict=True)):
+        by_kind.setdefault((search.graph.ops[group[0]].kind, allowed), []).append(k)
+    for members in by_kind.values():
+        for processor in search.allowed[members[0]]:
+            yield members, processor
+
+
+def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: str) -> None:
+    """Take more and fewer of ``members`` to a processor, from ``begin`` on: half the step at each trial that does not help."""
+    n = len(members)
+    for ways in (_even, _last, _first):
+        count, step = n // 2, max(1, n // 4)
+        while step and trials.left > 0:
+            for k in dict.fromkeys((count, count - step, count + step)):
+                if 0 < k < n and trials.judge(_moved(begin, [members[j] for j in ways(n, k)], processor)):
+                    count = k
+            step //= 2
+
+
+def _moved(choice: Choice, members: Iterable[int], processor: str) -> Choice:
+    changed = list(choice)
+    for k in members:
+        changed[k] = processor
+    return tuple(changed)
+
+
+def _even(n: int, k: int) -> list[int]:
+    return sorted({(2 * j + 1) * n // (2 * k) for j in range(k)})
+
+
+def _first(n: int, k: int) -> list[int]:
+    return list(range(k))
+
+
+def _last(n: int, k: int) -> list[int]:
+    return list(range(n - k, n))
