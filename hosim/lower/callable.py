@@ -40,7 +40,7 @@ class Captured:
     ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder. ``flat`` returns a call's inputs in the
     order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
     that are the optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and ``load`` gives what
-    tensors on meta have to contain.
+    tensors on meta have to contain. ``others`` are further tensors with the contents of those in ``held``.
     """
 
     model: torch.nn.Module
@@ -52,6 +52,7 @@ class Captured:
     settings: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     load: Loader | None = None
+    others: tuple[torch.Tensor, ...] = ()
 
 
 class PlannedProgram:
@@ -168,7 +169,7 @@ class OffloadedModel:
 
     def _guard(self) -> None:
         """Guard the tensors until this is closed, or garbage collected."""
-        guard = Guard(self._captured.model, self._captured.held.values())
+        guard = Guard(self._captured.model, (*self._captured.held.values(), *self._captured.others))
         self._release = guard.release
         self._forgotten = weakref.finalize(self, _forgotten, self._running, guard)
         self._forgotten.atexit = False

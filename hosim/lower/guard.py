@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hosim.errors import InputError
+from hosim.lower.sharded_tensors import local, sharded_modules
 
 _ANSWERED = (
     *(
@@ -71,7 +72,9 @@ class Guard:
     """Guards ``model`` and ``tensors`` until it is released."""
 
     def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
-        self._hooks = model.register_forward_pre_hook(_refuse), model.register_load_state_dict_pre_hook(_refuse)
+        guarded = {id(module): module for module in (model, *(module for module, _ in sharded_modules(model)))}
+        self._hooks = [module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()]
+        self._hooks.append(model.register_load_state_dict_pre_hook(_refuse))
         self._guarded: list[tuple[Any, Any]] = [(tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
         for tensor, kind in self._guarded:
             tensor.__class__ = _kind(kind, GuardedTensor)
@@ -81,7 +84,8 @@ class Guard:
         for hook in self._hooks:
             hook.remove()
         for tensor, kind in self._guarded:
-            is_lost = tensor.numel() and not tensor.untyped_storage().nbytes()
+            own = local(tensor)
+            is_lost = own.numel() and not own.untyped_storage().nbytes()
             tensor.__class__ = _kind(kind, Lost) if is_lost else kind
         self._guarded = []
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.modules import module as modules
 
 from hosim.errors import InputError
+from hosim.lower.sharded_tensors import is_sharded
 
 _OF_MODULES = {
     "_forward_pre_hooks": "a forward pre-hook",
@@ -17,8 +18,8 @@ _OF_MODULES = {
     "_backward_hooks": "a backward hook",
 }
 
-_TRACED = ("torch.nn.utils.", "hosim.lower.guard")
-"""Modules whose hooks compute with tensors alone, so that tracing sees all that they do; and the guard's own."""
+_TRACED = ("torch.nn.utils.", "torch.distributed.fsdp._fully_shard.", "hosim.lower.guard")
+"""Modules whose hooks compute with tensors alone, so that tracing sees all that they do; those that tracing replaces; the guard's own."""
 
 
 def require_no_hooks(model: torch.nn.Module) -> None:
@@ -33,11 +34,11 @@ def require_no_hooks(model: torch.nn.Module) -> None:
                 raise InputError(f"{place} has {what}, which a captured program would not call; remove it, or do its work in forward")
 
 
-def require_one_process(model: torch.nn.Module) -> None:
-    """Raise :class:`InputError` for a model that exchanges gradients or parameters with other processes."""
+def require_one_process(model: torch.nn.Module, *, sharded: bool = False) -> None:
+    """Raise :class:`InputError` for a model that exchanges gradients or parameters with other processes, but for ``sharded`` modules."""
     for module in model.modules():
         name = type(module).__name__
-        if name == "FullyShardedDataParallel" or any(t.__name__ == "FSDPModule" for t in type(module).__mro__):
+        if name == "FullyShardedDataParallel" or (is_sharded(module) and not sharded):
             raise InputError(
                 f"{name} is sharded by FSDP, which gathers parameters in objects that a captured program does not see; offload it unsharded"
             )

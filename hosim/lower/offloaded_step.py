@@ -19,6 +19,7 @@ from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
 from hosim.lower.parameter_hooks import hooks_after
 from hosim.lower.residents import resizable
+from hosim.lower.sharded_tensors import behind, local, sharded_like
 from hosim.lower.step_parts import LOSS_GRADIENT, backward_part, gradient_input, update_part
 from hosim.lower.training import Loss, TrainingStep, capture_training
 from hosim.lower.transfers import Device
@@ -123,31 +124,38 @@ class OffloadedStep(OffloadedModel):
             raise InputError("the loss does not begin with a gradient of its own, so that none can be given; scale the loss itself")
         for n in there:
             name, p = gradient_input(n), self._learned[n]
-            if not part.fits(name, p.grad):
-                p.grad = part.copy(name, p.grad)
-            values[name] = p.grad if device.has(p.grad) else part.on_device(p.grad)
+            if not part.fits(name, local(p.grad)):
+                p.grad = sharded_like(p, part.copy(name, local(p.grad)))
+            own = local(p.grad)
+            values[name] = own if device.has(own) else part.on_device(own)
         loss, *made = self._run(part, [values[name] for name in part.inputs])
         for n in there:
-            p = self._learned[n]
-            if p.grad is not values[gradient_input(n)]:
-                p.grad.copy_(values[gradient_input(n)])
+            own = local(self._learned[n].grad)
+            if own is not values[gradient_input(n)]:
+                own.copy_(values[gradient_input(n)])
         seen = set()
         for n, made_one in zip(self._step.parts.gradients, made, strict=False):
             storage = made_one.untyped_storage()._cdata
             made_one = made_one.clone() if storage in seen else made_one
-            self._learned[n].grad = device.to_host(made_one) if self._is_elsewhere else made_one
+            made_one = device.to_host(made_one) if self._is_elsewhere else made_one
+            self._learned[n].grad = sharded_like(self._learned[n], made_one)
             seen.add(storage)
-        if self._step.replicas is not None:
-            self._step.replicas.ended()
+        if self._step.exchanges is not None:
+            self._step.exchanges.ended()
         assert isinstance(loss, torch.Tensor)
         return loss
+
+    def _require_as_captured(self) -> None:
+        super()._require_as_captured()
+        if self._step.exchanges is not None:
+            self._step.exchanges.ready()
 
     def _update(self) -> None:
         optimizer = self._optimizer
         self._require_as_captured()
         for hook in _hooks_before(optimizer):
             hook(optimizer, (), {})
-        gradients = {n: p.grad for n, p in enumerate(self._learned) if p.grad is not None}
+        gradients = {n: local(p.grad) for n, p in enumerate(self._learned) if p.grad is not None}
         scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if gradients and not (skipped is not None and skipped.item()):
             if set(gradients) != set(self._step.parts.gradients):
@@ -200,6 +208,10 @@ def training(
             f"the parameters are on the CPU and their gradients on {device.torch_device}, so that hooks that see both cannot be called; "
             "remove those of register_post_accumulate_grad_hook, or move the model"
         )
+    if is_elsewhere and any(local(p) is not p for p in model.parameters()):
+        raise InputError(
+            f"the model is sharded by FSDP on the CPU, and the plan is for {device.torch_device}; shard it there", source="model"
+        )
     step = capture_training(model, inputs, optimizer, name=name, loss=loss, device=device.torch_device if is_elsewhere else None)
     settings = frozenset(step.settings)
     held = {
@@ -225,13 +237,26 @@ def training(
 
     def result(results: tuple[Any, ...]) -> Any:
         optimizer._opt_called = True  # schedulers ask for it
-        if step.replicas is not None:
-            step.replicas.ended()
+        if step.exchanges is not None:
+            step.exchanges.ended()
         return results[0]
 
     constants = frozenset(one.placeholder for one in step.program.givens if one.own and one.name in step.constants)
+    states = (value for state in optimizer.state.values() for value in state.values())
+    sharded = [one for one in (*model.parameters(), *states) if local(one) is not one]
     return CapturedTraining(
-        model, step.program, held, names, flat, result, settings, constants, step=step, optimizer=optimizer, named=named
+        model,
+        step.program,
+        held,
+        names,
+        flat,
+        result,
+        settings,
+        constants,
+        others=(*sharded, *behind(model)),
+        step=step,
+        optimizer=optimizer,
+        named=named,
     )
 
 

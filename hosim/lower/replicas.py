@@ -1,5 +1,7 @@
 """DistributedDataParallel in a captured step: its exchanges with other processes as ops of their own. Imports torch.
 
+The ops of FSDP's exchanges (:mod:`hosim.lower.sharded`) are defined here too.
+
 The model inside is traced, and the exchanges stand where torch makes them: each gradient is averaged when it is accumulated, after the
 parameter's own hooks, and buffers are broadcast from the first process before forward. Whether a call exchanges at all
 (``no_sync``) is asked at each run. The ops keep their order, which must be that of the other processes.
@@ -9,7 +11,8 @@ Torch adds gradients up in buckets of several: with two processes that gives the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,16 +25,24 @@ STREAM = "collectives"
 """The stream of the ops in the graph of a step."""
 
 _library = torch.library.Library("hosim_step", "FRAGMENT")
-_IN_ORDER = (torch.Tag.nondeterministic_seeded,)
-_library.define("all_reduce(Tensor(a!) gradient) -> ()", tags=_IN_ORDER)
-_library.define("broadcast(Tensor(a!) buffer) -> ()", tags=_IN_ORDER)
+IN_ORDER = (torch.Tag.nondeterministic_seeded,)
+"""Tags of ops that run once each, in the order of the other processes."""
+_library.define("all_reduce(Tensor(a!) gradient) -> ()", tags=IN_ORDER)
+_library.define("broadcast(Tensor(a!) buffer) -> ()", tags=IN_ORDER)
 _library.impl("all_reduce", lambda gradient: None, "CompositeExplicitAutograd")
 _library.impl("broadcast", lambda buffer: None, "CompositeExplicitAutograd")
+_library.define("all_gather(Tensor shard, int world, int group) -> Tensor", tags=IN_ORDER)
+_library.define("reduce_scatter(Tensor gradient, int world, int group) -> Tensor", tags=IN_ORDER)
+_library.impl("all_gather", lambda x, world, group: x.new_empty(world * len(x), *x.shape[1:]), "CompositeExplicitAutograd")
+_library.impl("reduce_scatter", lambda x, world, group: x.new_empty(len(x) // world, *x.shape[1:]), "CompositeExplicitAutograd")
 
 all_reduce = torch.ops.hosim_step.all_reduce.default
 broadcast = torch.ops.hosim_step.broadcast.default
 
-COLLECTIVES = (all_reduce, broadcast)
+all_gather = torch.ops.hosim_step.all_gather.default
+reduce_scatter = torch.ops.hosim_step.reduce_scatter.default
+
+COLLECTIVES = (all_reduce, broadcast, all_gather, reduce_scatter)
 
 
 class Replicas:
@@ -78,6 +89,14 @@ class Replicas:
                 node.target = _FromTheFirst(self._wrapped)
         module.recompile()
 
+    @contextmanager
+    def tracing(self, fakes: Mapping[int, torch.Tensor]) -> Iterator[None]:
+        """While a step is traced: the model is as it is."""
+        yield
+
+    def ready(self) -> None:
+        """Before a call: settings that may change are asked at each exchange."""
+
     def ended(self) -> None:
         """After a call, as after torch's forward: the next one broadcasts if this one exchanged gradients."""
         self._wrapped.require_forward_param_sync = self._wrapped.require_backward_grad_sync
@@ -88,7 +107,7 @@ class _Average:
 
     __module__ = "hosim_step"
     __name__ = __qualname__ = "all_reduce"
-    tags = _IN_ORDER
+    tags = IN_ORDER
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -105,7 +124,7 @@ class _FromTheFirst:
 
     __module__ = "hosim_step"
     __name__ = __qualname__ = "broadcast"
-    tags = _IN_ORDER
+    tags = IN_ORDER
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped

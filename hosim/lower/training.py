@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,8 @@ from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.model_origins import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
+from hosim.lower.sharded import Shards, shards_of
+from hosim.lower.sharded_tensors import local, sharded_like
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
 
@@ -45,6 +48,9 @@ _KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that give backward what it needs only while gradients are on; a program runs with them off."""
 
 Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
+
+Exchanges = Replicas | Shards
+"""What a step sends to other processes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class TrainingStep:
     settings: tuple[str, ...]
     settings_now: Callable[[], list[Any]] = field(repr=False)
     parts: StepParts = field(repr=False)
-    replicas: Replicas | None = None
+    exchanges: Exchanges | None = None
     constants: frozenset[str] = frozenset()
     """The names of tensors that the program holds, and neither the model nor the optimizer."""
 
@@ -82,12 +88,12 @@ def capture_training(
     nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of tensors (make
     the optimizer with ``fused=True``).
     """
+    exchanges: Exchanges | None = replicas_of(model) or shards_of(model)
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
         raise InputError("the optimizer has parameters of another model; make it with model.parameters()")
-    replicas = replicas_of(model)
     model = unwrapped(model)
-    require_one_process(model)
+    require_one_process(model, sharded=isinstance(exchanges, Shards))
     require_no_hooks(model)
     _make_state(optimizer)
     held = list(_held(model, optimizer))
@@ -101,16 +107,16 @@ def capture_training(
         given = {key: _fake(mode, value, device) if key in tensors else value for key, value in inputs.items()}
         update = Update(optimizer, fakes, mode)
         flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
-        module, gradients = _trace(model, update, fakes, given, flat, loss, replicas)
+        module, gradients = _trace(model, update, fakes, given, flat, loss, exchanges)
     updating, begins = _marked(module)
     last = updating[0].prev if updating else module.graph.output_node().prev
-    givens = [PlaceholderInput("", tensor, wanted, kind, own=True) for wanted, kind, tensor in held]
+    givens = [PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held]
     givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
     givens += [PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)]
-    values = [tensor for _, _, tensor in held] + [None] * len(tensors) + rates
+    values = [local(tensor) for _, _, tensor in held] + [None] * len(tensors) + rates
     constants = lift_constants(module)
     for value in constants.values():
-        if any(value.untyped_storage()._cdata == tensor.untyped_storage()._cdata for _, _, tensor in held):
+        if any(value.untyped_storage()._cdata == local(tensor).untyped_storage()._cdata for _, _, tensor in held):
             raise InputError(
                 "the model computes with a parameter or buffer that it keeps under no name, which a captured step cannot follow"
             )
@@ -136,8 +142,8 @@ def capture_training(
             if node.target in _KEEPS:
                 node.target = _Keeping(node.target)
         parameter_hooks.call_hooks(bound, update.learned)
-        if replicas is not None:
-            replicas.bind(bound)
+        if exchanges is not None:
+            exchanges.bind(bound)
 
     parts = StepParts(
         GraphModule(module, whole),
@@ -156,7 +162,7 @@ def capture_training(
         changed = update.numbers()  # it raises an error for settings that need another program
         return [*(rate.clone() for rate in rates), *changed[:count]]
 
-    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, replicas, frozenset(constants))
+    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, exchanges, frozenset(constants))
 
 
 class _Keeping:
@@ -209,14 +215,17 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
         for key, value in made[id(p)].items():
             if isinstance(value, torch.Tensor) and key not in optimizer.state[p]:
                 like = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-                optimizer.state[p][key] = like.as_strided(value.size(), value.stride()) if value.stride() != like.stride() else like
+                like = like.as_strided(value.size(), value.stride()) if value.stride() != like.stride() else like
+                optimizer.state[p][key] = sharded_like(p, like) if value.shape == local(p).shape else like
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     if device not in (None, tensor.device):
         return fake_on(mode, tensor, device)
-    fake = mode.from_tensor(tensor, static_shapes=True)
+    fake = mode.from_tensor(local(tensor), static_shapes=True)
     assert isinstance(fake, torch.Tensor)
+    if local(tensor) is not tensor:
+        fake.requires_grad_(tensor.requires_grad)
     fake.grad = None  # gradients are made within the step
     return fake
 
@@ -232,15 +241,15 @@ def _trace(
     given: Mapping[str, Any],
     flat: Sequence[torch.Tensor],
     loss: Loss | None,
-    replicas: Replicas | None,
+    exchanges: Exchanges | None,
 ) -> tuple[GraphModule, dict[int, str]]:
     """The graph of the step over ``flat``, with marks, and the node of each gradient by its parameter's position among the learned."""
     named = dict((*model.named_parameters(), *model.named_buffers()))
     replaced = {key: fakes[id(t)] for key, t in named.items()}
 
     def step(*_: torch.Tensor) -> list[torch.Tensor]:
-        if replicas is not None:
-            replicas.begin(lambda buffer: fakes[id(buffer)])
+        if exchanges is not None:
+            exchanges.begin(lambda buffer: fakes[id(buffer)])
         with torch.enable_grad():
             value = getattr(model(**given), "loss", None) if loss is None else loss(model, given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -258,9 +267,10 @@ def _trace(
         return [value.detach(), *gradients]
 
     handles = [h for i, p in enumerate(update.learned) if p.requires_grad for h in parameter_hooks.register(fakes[id(p)], p, i)]
-    if replicas is not None:
-        handles += replicas.register(fakes, update.learned)
-    with _reparametrize_module(model, replaced, tie_weights=True):
+    if exchanges is not None:
+        handles += exchanges.register(fakes, update.learned)
+    exchanging = nullcontext() if exchanges is None else exchanges.tracing(fakes)
+    with _reparametrize_module(model, replaced, tie_weights=True), exchanging:
         module = make_fx(step, tracing_mode="real")(*flat)
     for handle in handles:
         handle.remove()
@@ -268,8 +278,8 @@ def _trace(
     result, *gradients = output.args[0]
     output.args = ((result,),)
     numbers = [i for i, p in enumerate(update.learned) if fakes[id(p)].grad is not None]
-    if replicas is not None:
-        replicas.require_gradients(update.learned, numbers)
+    if exchanges is not None:
+        exchanges.require_gradients(update.learned, numbers)
     names = {i: node.name for i, node in zip(numbers, gradients, strict=True)}
     module.graph.eliminate_dead_code()
     return module, names

@@ -80,20 +80,6 @@ def test_what_exchanges_in_another_way_is_refused(alone):
         Replicas(model)
 
 
-def test_sharded_models_are_refused(alone):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    model = fully_shard(One(), mesh=init_device_mesh("cpu", (1,)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [p.to_local().clone() for p in model.parameters()]
-    for how in ({"optimizer": optimizer, "loss": loss_of}, {}):
-        with pytest.raises(InputError, match=r"FSDPOne is sharded by FSDP, which gathers parameters .*; offload it unsharded"):
-            hosim.offload(model, {"x": X}, **how, **SMALL)
-    assert all(torch.equal(p.to_local(), kept) for p, kept in zip(model.parameters(), before, strict=True))
-    assert not optimizer.state
-
-
 @pytest.mark.long
 def test_two_processes(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("replicas.py"))]
