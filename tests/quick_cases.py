@@ -9,5 +9,6 @@ import pytest
 
 
 def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
-    """The cases, of which one in ``count`` is quick and the others are long."""
-    return [pytest.param(case, marks=pytest.mark.long) if number % count else case for number, case in enumerate(cases)]
+    """The cases, of which one in ``count`` is quick and the others are long; a tuple holds the values of several arguments."""
+    listed = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=[pytest.mark.long] * (number % count > 0)) for number, case in enumerate(listed)]

@@ -72,15 +72,10 @@ def test_policies_are_attributes_whatever_is_imported() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in hosim.__all__ if name != "__version__"])
-def test_every_public_name_has_an_example_that_runs(name: str) -> None:
+def test_every_public_name_has_an_example(name: str) -> None:
     named = getattr(hosim, name)
     found = doctest.DocTestFinder(recurse=False).find(named, name, globs={**vars(sys.modules[named.__module__])})
-    examples = [example for test in found for example in test.examples]
-    assert examples
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for test in found:
-        runner.run(test)
-    assert runner.summarize(verbose=False).failed == 0
+    assert any(test.examples for test in found)  # tests/test_docstrings.py runs them
 
 
 def test_public_functions_stay_functions_whatever_is_imported() -> None:

@@ -319,6 +319,7 @@ def test_the_changelog_has_the_form_it_names() -> None:
     assert set(re.findall(r"^### (.+)$", text, re.M)) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("mkdocstrings") is None, reason="needs the extra 'docs'")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

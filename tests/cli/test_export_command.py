@@ -31,6 +31,7 @@ def _folder(tmp_path, monkeypatch):
     Path("w.json").write_text(json.dumps(WORKLOAD))
 
 
+@pytest.mark.long
 def test_lines_that_a_shell_takes():
     done = run(app, [*ARGUMENTS, "--budget", "80 B"])
     assert done.exit_code == 0, done.output

@@ -75,6 +75,7 @@ def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak
     assert {line["kind"] for line in tensors if line["moved"]} <= {"parameter", "buffer", "input", "kv_cache"}
 
 
+@pytest.mark.long
 def test_two_explanations_are_the_same(llama: tuple[str, ...], planned: tuple[Path, dict[str, Any]]) -> None:
     assert json.loads(hosim("plan", *llama, *QUICK, "--explain", "--json").stdout) == planned[1]
 

@@ -18,9 +18,9 @@ from typer import main as typer_main
 from hosim.importers import FORMATS
 from hosim.io.reading import KINDS
 
-NUMBER = 40
+NUMBER = 15
 """Inputs of a target in ``make test``."""
-FEWER = {"options": 100, "surroundings": 60, "names": 60} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 50)
+FEWER = {"options": 50, "surroundings": 30, "names": 30} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 20)
 """What is no format, runs the commands on valid files and takes longer; and formats of which there are several seeds."""
 MORE = 600
 """Inputs of a target in ``make test-long``, and of those that import torch from the first on."""
@@ -72,6 +72,7 @@ def number_of(target: Target) -> int:
     return 0 if target.heavy else FEWER.get(target.name, NUMBER)
 
 
+@pytest.mark.long
 def test_work_is_counted(running: tuple[Server, list[Target]]) -> None:
     """Of a result of 2,000 spaces and 1,001 values, packed: each is counted once for each time that it is read."""
     server, listed = running
@@ -95,6 +96,7 @@ def test_each_parser_counts(running: tuple[Server, list[Target]], name: str, lea
     assert outcome.parsed >= least
 
 
+@pytest.mark.long
 def test_valid_files_are_read(running: tuple[Server, list[Target]]) -> None:
     """Else what is changed would be refused for what was there before."""
     server, listed = running

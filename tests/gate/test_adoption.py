@@ -55,6 +55,7 @@ def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: P
     assert failed.stderr.startswith("::error file=hosim-baselines/planned.toml,line=1,title=planned%3A missing")
 
 
+@pytest.mark.long
 def test_the_hook_runs_the_check(root: Path, tmp_path: Path) -> None:
     (hook,) = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
     write_config(tmp_path)
@@ -86,6 +87,7 @@ def test_the_action_installs_what_an_entry_needs(root: Path, tmp_path: Path) -> 
     assert {"torch", "onnx"} <= set(known)
 
 
+@pytest.mark.long
 def test_the_recipe_of_gitlab_installs_torch_and_writes_what_it_keeps(root: Path, tmp_path: Path) -> None:
     text = re.search(r'```yaml title=".gitlab-ci.yml"\n(.*?)```', (root / "docs/ci.md").read_text(), re.DOTALL)
     assert text is not None

@@ -72,6 +72,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.long
 def test_baselines_are_written_compared_and_the_same_under_xdist(project: Path) -> None:
     assert "4 passed" in run(project, "--hosim-update", "-p", "xdist", "-n", "2").stdout
     written = {path.name: path.read_bytes() for path in sorted((project / "hosim-baselines").iterdir())}

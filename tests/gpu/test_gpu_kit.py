@@ -165,6 +165,7 @@ def test_a_damaged_folder_is_one_line(folder, tmp_path, what, name, changed, mes
     assert message in line
 
 
+@pytest.mark.long
 def test_the_prediction_of_another_plan_is_not_put_beside_a_run(folder, tmp_path, capsys):
     out = shutil.copytree(folder, tmp_path / "out")
     half, none = out / "tiny-prefill-16-plan-50", out / "tiny-prefill-16-plan-1"

@@ -268,7 +268,7 @@ def mutated(data: st.DataObject, content: bytes) -> bytes:
 CONTENTS = {name: gzip.decompress((DATA / f"onnx_{name}.onnx.gz").read_bytes()) for name in ("mlp", "conv", "silero", "magika")}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150)
 @given(data=st.data(), name=st.sampled_from(sorted(CONTENTS)), sized=st.booleans())
 def test_mutated_files_import_or_say_why(tmp_path: Path, data: st.DataObject, name: str, sized: bool) -> None:
     (tmp_path / "x").write_bytes(mutated(data, CONTENTS[name]))

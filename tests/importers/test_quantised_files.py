@@ -11,10 +11,9 @@ PACKED = {"INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "FLOAT8E4M3FN": 8}
 """Element types, and their bits."""
 
 
-@pytest.mark.parametrize("which", one_in(4, [(element, block) for block in (32, 0) for element in PACKED]), ids=str)
-def test_onnx_holds_what_its_initializers_hold(tmp_path, which):
+@pytest.mark.parametrize(("element", "block"), one_in(4, [(element, block) for block in (32, 0) for element in PACKED]))
+def test_onnx_holds_what_its_initializers_hold(tmp_path, element, block):
     """A product [4, 256] x [256, 128] whose weight has a scale and a zero for each column, or for each 32 rows of it."""
-    element, block = which
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, getattr(onnx.TensorProto, element)
     scales = (8, 128) if block else (128,)

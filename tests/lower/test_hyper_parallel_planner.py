@@ -21,6 +21,7 @@ from offload_runtime import (
     greedy,
     run,
 )
+from quick_cases import one_in
 
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
@@ -210,7 +211,7 @@ def traces(draw) -> ActivationTrace:
 POLICIES = st.sampled_from(("hyperoffload", "longest_gap", "g10", "layerwise", "distance", "memory_peak"))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(traces(), POLICIES)
 def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace: ActivationTrace, policy: str) -> None:
     settings = {"prefetch_distance": 2} if policy in ("distance", "memory_peak") else {}
@@ -239,7 +240,7 @@ def test_never_slower_than_the_longest_gaps(trace: ActivationTrace) -> None:
     assert makespan(trace, planner(effort=0.2).build(trace)) <= makespan(trace, theirs)
 
 
-@pytest.mark.parametrize(("share", "longer"), [(0.9, 1.08), (0.7, 1.21), (0.5, 1.34)])
+@pytest.mark.parametrize(("share", "longer"), one_in(3, [(0.7, 1.21), (0.9, 1.08), (0.5, 1.34)]))
 def test_a_training_step_against_the_librarys_own_planner(share: float, longer: float) -> None:
     trace = step(24)
     trace.memory_limit_bytes = int(run(trace, planner().build(trace)) * share)
@@ -379,6 +380,7 @@ def test_where_nothing_fits_the_librarys_own_schedule_is_taken(where: str, monke
     assert ours.planned is None
 
 
+@pytest.mark.long
 def test_a_session_plans_again_from_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step's ops take ten times as long as the second's."""
 
@@ -460,7 +462,7 @@ class Replaying(Recording):
         self.schedule, self.resets = schedule, 0
 
 
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_session_records_its_third_step_by_itself(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     library(monkeypatch, "execution.warmup", WarmupExecutor=Recording)
     library(monkeypatch, "api.session", OffloadSession=Steps)

@@ -85,10 +85,13 @@ def truth(name, config, batch, sequence, checkpoint=False):
     ("model", "name", "batch", "sequence", "sizes", "other", "parameters"),
     [
         ("llama-3.1-8b", "LlamaForCausalLM", 1, 512, LLAMA, {}, {"attention": "masked"}),
-        ("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked"}),
+        pytest.param("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked"}, marks=pytest.mark.long),
         ("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked", "checkpoint": True}),
         ("qwen3-30b-a3b", "Qwen3MoeForCausalLM", 2, 512, QWEN, {"norm_topk_prob": True}, {"attention": "masked"}),
-        ("deepseek-v3", "DeepseekV3ForCausalLM", 2, 512, DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, {"attention": "math"}),
+        pytest.param(
+            *("deepseek-v3", "DeepseekV3ForCausalLM", 2, 512, DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, {"attention": "math"}),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["llama-512", "llama-2048", "llama-checkpoint", "qwen", "deepseek"],
 )

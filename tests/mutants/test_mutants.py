@@ -69,6 +69,7 @@ def test_keywords_that_only_guard_are_left_alone_with_their_values() -> None:
     }
 
 
+@pytest.mark.long
 def test_mutants_of_hosim_parse_and_differ(root: Path) -> None:
     lots = random.Random(0)
     for path in lots.sample(sorted((root / "hosim").rglob("*.py")), 12):

@@ -201,7 +201,7 @@ def consistent(selection: Selection) -> None:
             assert one.score.score <= one.rival_score
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=10, max_streams=2))
@@ -218,7 +218,7 @@ def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObj
         consistent(found.judgement.selection)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_selection_ranks_what_it_takes_above_what_it_leaves(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=12, max_streams=2))
@@ -349,7 +349,7 @@ def replayed(made: Plan, hw: Hardware) -> Result:
     return result
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(cases(max_ops=10, max_streams=2, fabrics=True))
 def test_figures_agree_with_the_replay(case: tuple[Graph, Hardware, Plan]) -> None:
     graph, hw, made = case

@@ -1,7 +1,7 @@
 """hyperoffload finds a plan wherever one exists: held against the exact solver on graphs with every sort of tensor."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs
 from toys import machine
@@ -17,6 +17,7 @@ from hosim.planner.hyperoffload.problem import analyse
 pytest.importorskip("ortools")
 
 
+@settings(max_examples=15)
 @given(graphs(max_ops=7, homes=("hbm", "ddr")), st.sampled_from((0.0, 0.0, 0.2, 0.5)))
 def test_it_is_feasible_wherever_the_optimum_is(graph: Graph, share: float) -> None:
     hw = machine()

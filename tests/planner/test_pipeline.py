@@ -56,7 +56,7 @@ def test_what_fits_unmoved_is_not_moved(streams: int, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_a_plan_keeps_every_rule_and_its_budget_or_there_is_none(streams: int, data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=8, max_streams=streams))

@@ -44,7 +44,7 @@ def excess(graph: Graph, budget: int) -> tuple[int, int]:
     return max(above), sum(a * d for a, d in zip(above, durations_of(graph), strict=True))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(graphs(max_ops=6))
 def test_the_least_peak_of_all_orders(graph):
     found = reorder(graph, durations_of(graph), 0)

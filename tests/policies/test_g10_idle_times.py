@@ -13,7 +13,7 @@ OPS = 6
 STRETCHES = st.tuples(st.integers(0, OPS - 1), st.integers(1, OPS)).filter(lambda ends: ends[0] < ends[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(STRETCHES, st.sampled_from([1.0, 2.0])), max_size=12), st.lists(st.integers(0, OPS - 1), max_size=12))
 def test_the_most_relief_first_and_of_equals_the_first_listed(drawn: list[tuple[tuple[int, int], float]], fitting: list[int]) -> None:
     durations = np.array([1, 1, 2, 3, 1, 2], dtype=np.int64)

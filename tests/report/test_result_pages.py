@@ -100,6 +100,7 @@ def test_the_data_are_the_timeline(replayed: tuple[Plan, Result]) -> None:
     assert max(data["groups"][0]["memory"]["bytes"]) == result.peak_bytes["hbm"]
 
 
+@pytest.mark.long
 def test_very_many_ops_are_joined_and_lose_no_time() -> None:
     graph, result = many_ops(100_000)
     text = widget([Shown("", Plan(graph), result)], machine())

@@ -22,7 +22,7 @@ def question(policy: str, budget: int | None = None) -> Question:
     return Question(chain(12), MACHINE, parse_choice(policy), budget)
 
 
-@pytest.mark.parametrize("policy", one_in(2, ["on_demand", "belady", "resident", "layerwise"]))
+@pytest.mark.parametrize("policy", one_in(2, ["layerwise", "belady", "resident", "on_demand"]))
 def test_the_curve(policy: str) -> None:
     found = frontier(question(policy), points=5, refine=3)
     peak = static_peak(chain(12)).bytes
@@ -83,6 +83,7 @@ def test_more_memory_that_does_harm_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert {r.makespan_ns for r in found.pareto} == {50, 40}
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_workload(chain(12), "w.json")

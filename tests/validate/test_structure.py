@@ -573,6 +573,7 @@ def test_real_traces(shared: Path, name: str, compared: Callable[..., None]) -> 
         assert before.simulated_start_ns <= after.simulated_start_ns
 
 
+@pytest.mark.long
 def test_overlap_of_copies_with_kernels(shared: Path, compared: Callable[..., None]) -> None:
     replayed = replayed_as_recorded(path_of(shared, "a100_training_copies"))
     assert replayed.measured_overlap_ns == pytest.approx(34.7e6, rel=0.001)

@@ -29,7 +29,7 @@ def possible(asked):
     return {order for order in permutations(ITEMS) if all(stand_together(order, group) for group in asked)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(groups, min_size=1, max_size=5))
 def test_a_tree_has_all_orders_in_which_the_groups_stand_together_and_no_others(asked):
     tree = any_order(ITEMS)
@@ -46,7 +46,7 @@ def test_a_tree_has_all_orders_in_which_the_groups_stand_together_and_no_others(
         assert tuple(items_in_order(tree)) in expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(groups, max_size=3), groups, st.integers(1, 3))
 def test_others_stand_where_the_group_stood(asked, group, count):
     tree = any_order(ITEMS)
@@ -74,7 +74,7 @@ def test_others_stand_where_the_group_stood(asked, group, count):
         assert found.index(min(group, key=found.index)) == at
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(groups, max_size=3), groups)
 def test_parts_that_stand_together_in_all_orders(asked, group):
     tree = any_order(ITEMS)

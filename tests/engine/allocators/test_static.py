@@ -150,6 +150,7 @@ def test_thousands_of_tensors_are_placed_greedily():
     assert floor <= check(lowers.tolist(), uppers.tolist(), sizes.tolist(), packing) <= 1.25 * floor
 
 
+@pytest.mark.long
 def test_tens_of_thousands_of_tensors_are_placed_in_one_sweep(monkeypatch):
     monkeypatch.setattr(greedy, "first_fit", None)  # placing each against all others would take minutes
     rng = np.random.default_rng(1)
