@@ -180,6 +180,8 @@ def serve(
         )
     if iterations is None:
         modelled.check_processor()
+    elif modelled.attended is not None:
+        raise InputError("recorded kernels of attention read the whole cache: leave it out, or kv_block of the model", source="iterations")
     modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
     room = _weight_room(weights, weights_memory, blocks, modelled, limits, memory_share)
     planned = None if weights is None or room is None else _planned(weights, room, modelled, limits, listed, count)
@@ -244,7 +246,9 @@ def _planned(
 
 def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:
     """The cache below the device, if there is one: each device of the engine has its part of every block."""
+    from hosim.serving.kv_policies.kv_registry import kv_policy
     from hosim.serving.kv_setup import kv_setup
+    from hosim.serving.sparse_reads import sparse_reads
 
     if preemption not in PREEMPTIONS:
         raise InputError(f"expected {' or '.join(PREEMPTIONS)}, got {preemption!r}", source="preemption")
@@ -252,7 +256,15 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     if kv is None and not swaps:
         return None
     block_bytes = block_tokens * modelled.cache_bytes_per_token
-    return kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers)
+    setup = kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers)
+    policy, parameters = kv_policy(setup.policy)
+    if policy.name != "sparse":
+        return setup
+    if swaps:
+        raise InputError("sequences whose blocks are below are computed again: leave it out", source="preemption")
+    beside = modelled.summary_bytes_per_token
+    reads = sparse_reads(parameters, modelled.attended, block_tokens, beside / (modelled.cache_bytes_per_token + beside))
+    return replace(setup, reads=reads, attention_layers=modelled.layers)
 
 
 def _link(text: str | None, instances: int, prefills: int, decodes: int, modelled: ModelledIterations, block_tokens: int) -> KvLink | None:

@@ -22,6 +22,7 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say, warn
+from hosim.errors import InputError
 
 if TYPE_CHECKING:
     from hosim.serving.served import Served
@@ -67,6 +68,10 @@ Requests = Annotated[
 Tensor = Annotated[int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")]
 Expert = Annotated[
     int, typer.Option("--expert", metavar="N", min=1, help="Devices that share the experts by whole ones: as many as --tensor, or 1.")
+]
+ModelSet = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PARAMETER=VALUE", help="A parameter of the model, such as kv_block=64; may be repeated."),
 ]
 Blocks = Annotated[
     int | None, typer.Option("--blocks", metavar="N", min=1, help="Blocks of the cache.  [default: what the device has room for]")
@@ -151,6 +156,7 @@ def serve(
     requests: Requests,
     tensor: Tensor = 1,
     expert: Expert = 1,
+    set_: ModelSet = None,
     blocks: Blocks = None,
     block_tokens: BlockTokens = 16,
     token_budget: TokenBudget = 2048,
@@ -184,7 +190,6 @@ def serve(
     latencies stand beside a real server's.
     """
     from hosim.api.serving_run import serve as served
-    from hosim.errors import InputError
     from hosim.plain_text import counted
     from hosim.report import serving_table
     from hosim.serving.asked_requests import asked_requests
@@ -203,7 +208,11 @@ def serve(
         raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
     if fit_first is not None and parse_time(overhead):
         raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
-    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {}), **({"expert": expert} if expert > 1 else {})}
+    of_model = settings_of(set_)
+    for name in ("model", *([] if tensor == 1 else ["tensor"]), *([] if expert == 1 else ["expert"])):
+        if name in of_model:
+            raise InputError(f"{name} is given twice; keep one", source="--set")
+    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {}), **({"expert": expert} if expert > 1 else {}), **of_model}
     listed = asked_requests(requests)
     real = None if measured is None else as_served(read_measured_requests(measured), listed)
     if real is not None:
@@ -265,3 +274,16 @@ def serve(
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)
+
+
+def settings_of(texts: list[str] | None) -> dict[str, object]:
+    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that is given twice."""
+    from hosim.study.axes import scalar
+
+    found: dict[str, object] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            raise InputError(f"expected OPTION=VALUE, each option once, got {text!r}", source="--set")
+        found[name.strip()] = scalar(value.strip())
+    return found

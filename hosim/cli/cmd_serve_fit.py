@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Model, Requests
-from hosim.cli.cmd_serve_sweep import Set, settings_of
+from hosim.cli.cmd_serve import Model, Requests, settings_of
+from hosim.cli.cmd_serve_sweep import Set
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests
-from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary, settings_of
+from hosim.cli.cmd_serve import Limit, Model, Requests, settings_of
+from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests
+from hosim.cli.cmd_serve import Limit, Model, Requests, settings_of
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
@@ -82,16 +82,3 @@ def serve_sweep(
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
         console().print(serving_sweep(rows, varied))
-
-
-def settings_of(texts: list[str] | None) -> dict[str, object]:
-    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that is given twice."""
-    from hosim.study.axes import scalar
-
-    found: dict[str, object] = {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not equals or name in found:
-            raise InputError(f"expected OPTION=VALUE, each option once, got {text!r}", source="--set")
-        found[name.strip()] = scalar(value.strip())
-    return found

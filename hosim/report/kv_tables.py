@@ -27,6 +27,11 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
         f"and for {human_time(kv['stall_ns']['evictions'])} while blocks were copied down before they could be written"
     )
     swaps = f"{counted(kv['swaps'], 'sequence')} swapped out; {counted(kv['dropped_blocks'], 'block')} left the last tier"
+    if "sparse" in kv:
+        few = kv["sparse"]
+        came = f"{human_size(few['fetched_bytes'])} of each device came up for steps, which waited {human_time(kv['stall_ns']['fetches'])}"
+        who = f"{counted(few['thinned'], 'sequence')} left blocks below while they decoded; {came}. Assumed: {few['assumption']}"
+        return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}"), paragraph(who)]
     if not channels.row_count:
         return [tiers, paragraph(f"Nothing was copied between tiers; {swaps}")]
     return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]

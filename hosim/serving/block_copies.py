@@ -184,7 +184,7 @@ class BlockCopies:
         self.machine = channels.machine
         self.channels: Sequence[ChannelQueue] = channels.channels[engine]
         self._shared = channels
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
         self._engine = engine
 
     @property
@@ -195,23 +195,37 @@ class BlockCopies:
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
         channel, copy = self._shared.between(self._engine, source, destination), Awaited()
-        when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self._block_bytes, copy))
+        when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self.block_bytes, copy))
         return copy
 
     def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
         """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for each."""
-        channel, whole, copy = self._shared.between(self._engine, source, destination), blocks * self._block_bytes, Awaited()
+        copy = Awaited()
+        when_over(after, lambda: self._issue_layers(source, destination, blocks * self.block_bytes, layers, copy))
+        return copy
+
+    def fetch(self, source: str, destination: str, size: int, layers: int, together: bool) -> Awaited:
+        """As :meth:`copy_layers`, so many bytes now. ``together``: one after the other, and whoever waits for a layer waits for all."""
+        copy = Awaited()
+        if together:
+            copy.then(lambda: copy.layers_ns.__delitem__(slice(-1)))
+        self._issue_layers(source, destination, size, layers, copy, chained=together)
+        return copy
+
+    def _issue_layers(self, source: str, destination: str, size: int, layers: int, copy: Awaited, chained: bool = False) -> None:
+        channel = self._shared.between(self._engine, source, destination)
 
         def there() -> None:
             copy.layers_ns.append(self.now_ns)
             if len(copy.layers_ns) == layers:
                 copy.end()
+            elif chained:
+                issue(len(copy.layers_ns))
 
-        def issue() -> None:
-            for layer in range(layers):
-                part = Awaited()
-                part.then(there)
-                self._shared.issue(channel, source, destination, whole * (layer + 1) // layers - whole * layer // layers, part)
+        def issue(layer: int) -> None:
+            part = Awaited()
+            part.then(there)
+            self._shared.issue(channel, source, destination, size * (layer + 1) // layers - size * layer // layers, part)
 
-        when_over(after, issue)
-        return copy
+        for layer in range(1 if chained else layers):
+            issue(layer)

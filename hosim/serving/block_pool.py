@@ -62,6 +62,10 @@ class BlockPool:
         device = [slot for slot in reach.slots if slot >= 0] if reach.below else reach.slots
         return count - len(device) <= self.free - self.idle(device)
 
+    def not_held(self, reach: Reach) -> int:
+        """How many blocks of what was reached are below, or held by nobody: these take room."""
+        return len(reach.below) + self.idle(slot for slot in reach.slots if slot >= 0)
+
     def claim(self, reach: Reach, hit: bool = True) -> tuple[list[int], list[Awaited]]:
         """Hold what was reached: the blocks, and what has to be over before they can be read."""
         self.hold(reach.slots)

@@ -12,7 +12,7 @@ from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
 from hosim.serving.block_copies import Awaited, EngineChannels
 from hosim.serving.engine_sequence import HandedOver
-from hosim.serving.kv_figures import KvFigures, kv_figures
+from hosim.serving.kv_figures import KvFigures, SparseFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
@@ -78,9 +78,15 @@ def figures_below(kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, 
     schedulers = [engine.scheduler for engine in engines]
     pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
     peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
-    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in ("evictions", "loads")}
+    causes = ("evictions", "loads", "fetches") if pools[0].reads is not None else ("evictions", "loads")
+    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in causes}
     waits = [wait for scheduler in schedulers for wait in scheduler.load_waits_ns]
-    return kv_figures(kv.policy, pools, limits.block_tokens, peak, stalls, waits, sum(s.swaps for s in schedulers), end_ns)
+    figures = kv_figures(kv.policy, pools, limits.block_tokens, peak, stalls, waits, sum(s.swaps for s in schedulers), end_ns)
+    reads = pools[0].reads
+    if reads is None:
+        return figures
+    thinned = sum(scheduler.thinned.sequences for scheduler in schedulers if scheduler.thinned is not None)
+    return replace(figures, sparse=SparseFigures(reads.assumption, thinned, sum(pool.fetched_bytes for pool in pools)))
 
 
 def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: EngineLimits) -> None:
@@ -117,7 +123,7 @@ class Engine:
         self.scheduled_ns = [-1] * len(requests)
         self.token_ns: list[list[int]] = [[] for _ in requests]
         self.samples: list[Sample] = []
-        self.stall_ns = {"evictions": 0, "loads": 0, "kv_transfer": 0}
+        self.stall_ns = {"evictions": 0, "loads": 0, "fetches": 0, "kv_transfer": 0}
         scheduler.on_load(self.wake)
 
     @property
@@ -146,14 +152,15 @@ class Engine:
             else:
                 reads = self.scheduler.reads
                 yield from self._through(gates)
-                yield from self._through_iteration(iteration, self._begin(iteration, sample))
-                if reads:
-                    yield from self._layers(reads)
+                end, fetched = self._begin(iteration, sample)
+                yield from self._through_iteration(iteration, end)
+                if reads or fetched:
+                    yield from self._layers(reads, fetched)
                 self._finish(iteration)
 
     def ahead(self) -> Generator[simpy.Event, Any, None]:
         """An iteration is scheduled when the one before begins."""
-        pending: tuple[Iteration, int, Sequence[Awaited]] | None = None
+        pending: tuple[Iteration, int, Sequence[Awaited], Sequence[Awaited]] | None = None
         while self._left:
             yield self._env.timeout(0)
             iteration, sample, gates = self._scheduled()
@@ -163,13 +170,14 @@ class Engine:
                 continue
             if pending is not None:
                 yield from self._through_iteration(pending[0], pending[1])
-                if pending[2]:
-                    yield from self._layers(pending[2])
+                if pending[2] or pending[3]:
+                    yield from self._layers(pending[2], pending[3])
                 self._finish(pending[0])
             pending = None
             if iteration is not None:
                 yield from self._through(gates)
-                pending = iteration, self._begin(iteration, sample), reads
+                end, fetched = self._begin(iteration, sample)
+                pending = iteration, end, reads, fetched
 
     def wake(self) -> None:
         """Something arrived: a request, or blocks."""
@@ -198,22 +206,26 @@ class Engine:
         if self._now > end_ns:
             self.samples[-1] = replace(self.samples[-1], end_ns=self._now)
 
-    def _layers(self, reads: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
-        """The iteration that began last would end now: wait for the layers of what it reads.
+    def _layers(self, reads: Sequence[Awaited], fetched: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
+        """The iteration that began last would end now: wait for the layers of what it reads, and of what is ``fetched`` for it.
 
         Each layer takes an equal part of its time, and begins when the one before has ended and its blocks are there.
         """
-        yield from self._until(reads)
-        began, took = self.samples[-1].start_ns, self.samples[-1].end_ns - self.samples[-1].start_ns
-        end = began + took
-        for read in reads:
-            parts = len(read.layers_ns)
-            for layer, there in enumerate(read.layers_ns):
-                end = max(end, there - (-took * (parts - layer) // parts))
-        self.stall_ns["loads"] += end - began - took
-        self.samples[-1] = replace(self.samples[-1], end_ns=end)
-        if end > self._now:
-            yield self._env.timeout(end - self._now)
+        yield from self._until([*reads, *fetched])
+        took = self.samples[-1].end_ns - self.samples[-1].start_ns
+        ends = [self.samples[-1].end_ns]
+        for awaited in (reads, fetched):
+            end = ends[-1]
+            for read in awaited:
+                parts = len(read.layers_ns)
+                for layer, there in enumerate(read.layers_ns):
+                    end = max(end, there - (-took * (parts - layer) // parts))
+            ends.append(end)
+        self.stall_ns["loads"] += ends[1] - ends[0]
+        self.stall_ns["fetches"] += ends[2] - ends[1]
+        self.samples[-1] = replace(self.samples[-1], end_ns=ends[2])
+        if ends[2] > self._now:
+            yield self._env.timeout(ends[2] - self._now)
 
     def _until(self, awaited: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
         """Wait until all are over."""
@@ -232,10 +244,11 @@ class Engine:
                 self.scheduled_ns[sequence] = self._now
         return iteration, (len(there.running), len(there.waiting), there.pool.count - there.pool.free), there.gates
 
-    def _begin(self, iteration: Iteration, sample: tuple[int, int, int]) -> int:
+    def _begin(self, iteration: Iteration, sample: tuple[int, int, int]) -> tuple[int, list[Awaited]]:
+        """When the iteration ends if it waits for nothing, and what is fetched for it."""
         end = self._now + self._time_of(iteration)
         self.samples.append(Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below()))
-        return end
+        return end, self.scheduler.fetch(iteration) if iteration.missed else []
 
     def _finish(self, iteration: Iteration) -> None:
         self.scheduler.ended()

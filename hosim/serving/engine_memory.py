@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from hosim.errors import InfeasibleError
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits
@@ -22,7 +24,7 @@ def cache_blocks(
     """
     device = model.hardware.device
     working = model.working_bytes(limits.token_budget)
-    block = limits.block_tokens * model.cache_bytes_per_token
+    block = _block_bytes(model, limits)
     weights = model.weight_bytes if weight_bytes is None else weight_bytes
     blocks = (int(device.capacity_bytes * memory_share) - weights - working) // block
     if blocks < 1:
@@ -36,5 +38,10 @@ def cache_blocks(
 
 def weight_room(model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int) -> int:
     """What a share of the device's memory leaves for weights beside a cache and one full iteration, in bytes; it may be below 0."""
-    cache = blocks * limits.block_tokens * model.cache_bytes_per_token
+    cache = blocks * _block_bytes(model, limits)
     return int(model.hardware.device.capacity_bytes * memory_share) - cache - model.working_bytes(limits.token_budget)
+
+
+def _block_bytes(model: ModelledIterations, limits: EngineLimits) -> int:
+    """A block of the device, with the summaries by which attention chooses it."""
+    return ceil(limits.block_tokens * (model.cache_bytes_per_token + model.summary_bytes_per_token))

@@ -22,7 +22,9 @@ class EngineSequence:
     __slots__ = (
         "admitted",
         "blocks",
+        "buffer",
         "computed",
+        "gone",
         "handed",
         "loads",
         "named",
@@ -42,6 +44,8 @@ class EngineSequence:
         self.computed = 0
         self.admitted = False
         self.blocks: list[int] = []
+        self.gone = 0  # so many of its first blocks are below alone; these are of the device and stand for them
+        self.buffer: list[int] = []
         self.named = 0
         self.loads: list[Awaited] = []
         self.prefetched = False

@@ -39,11 +39,24 @@ class KvChannelFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseFigures:
+    """What attention that reads few blocks had below: the assumption about which it reads, and the times sequences were thinned.
+
+    ``fetched_bytes`` came up on each device of all engines for iterations that read them.
+    """
+
+    assumption: str
+    thinned: int
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KvFigures:
     """The tiers from the device on, and the channels.
 
     ``stall_ns`` is the time in which nothing computes, by cause: ``evictions`` (blocks that the iteration writes are still copied) and
-    ``loads`` (all that run wait for their blocks). ``load_wait_ns`` is the sum of what requests waited for their blocks after they were
+    ``loads`` (all that run wait for their blocks), and with ``sparse`` ``fetches`` (an iteration waits for blocks that attention chose).
+    ``load_wait_ns`` is the sum of what requests waited for their blocks after they were
     taken from the queue. ``swaps`` are preemptions by swapping, ``swapped_blocks`` the blocks of these, ``recomputed`` the sequences for
     which no tier had room. ``dropped_blocks`` are contents that left the last tier.
     """
@@ -58,10 +71,13 @@ class KvFigures:
     swapped_blocks: int
     recomputed: int
     dropped_blocks: int
+    sparse: SparseFigures | None = None
 
     def summary(self, prompt_tokens: int) -> dict[str, Any]:
         """As it stands in ``hosim.serving/1``, with hits as shares of all tokens of prompts."""
         data = asdict(self)
+        if self.sparse is None:
+            del data["sparse"]
         for figures in data["tiers"].values():
             figures["hit_share"] = figures["hit_tokens"] / prompt_tokens
         return data

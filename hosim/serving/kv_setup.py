@@ -13,6 +13,7 @@ from hosim.io.reading import did_you_mean
 from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.kv_policies.kv_registry import LOADING, kv_policy
+from hosim.serving.sparse_reads import SparseReads
 from hosim.serving.tiered_pool import TieredPool
 from hosim.units import parse_size
 
@@ -23,7 +24,7 @@ class KvSetup:
 
     ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
     ``swaps`` says that preempted sequences are swapped out. Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up
-    in ``layers`` parts.
+    in ``layers`` parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
     """
 
     policy: str
@@ -33,6 +34,8 @@ class KvSetup:
     swaps: bool = False
     per_host: int | None = None
     layers: int = 1
+    reads: SparseReads | None = None
+    attention_layers: int = 1
 
     def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1, channels: EngineChannels | None = None) -> list[TieredPool]:
         """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share.
@@ -51,7 +54,7 @@ class KvSetup:
                 tiers.append(stores.setdefault(place, BlockTier(name, capacity)))
             copies = BlockCopies(channels, self.block_bytes, engine)
             pools.append(TieredPool(blocks, tiers, copies, policy.rules(parameters), ticks))
-            pools[-1].layers = self.layers
+            pools[-1].layers, pools[-1].reads, pools[-1].attention_layers = self.layers, self.reads, self.attention_layers
         return pools
 
 

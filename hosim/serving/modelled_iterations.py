@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,10 @@ from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.models.build import build
+from hosim.models.config import Run
+from hosim.serving.block_gate import BlockGate, gate_of, is_gate
 from hosim.serving.scheduler import Iteration
+from hosim.serving.sparse_reads import AttendedTokens
 
 WEIGHTS = frozenset({"parameter", "expert", "buffer"})
 _PROMPTS = {"context_attention": "generation_attention", "context_latent": "latent_attention"}
@@ -23,6 +27,8 @@ _PROMPTS = {"context_attention": "generation_attention", "context_latent": "late
 ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
 _EXPERTS = {"moe", "expert_product"}
 """Classes of products of experts, whose first size is the tokens of all devices."""
+_BLOCKS = ("kv_block", "sink_blocks", "window_blocks", "chosen_blocks")
+"""Parameters of attention that reads few blocks."""
 _PROMPT = 16
 """Tokens of a prompt that shows which kernels there are."""
 
@@ -106,9 +112,28 @@ class ModelledIterations:
         return sum(tensor.size_bytes for tensor in self.graph(1).tensors if tensor.kind in WEIGHTS)
 
     @cached_property
+    def attended(self) -> AttendedTokens | None:
+        """What a step reads of a long cache; ``None``: all of it."""
+        if self.model.get("kv_block") is None:
+            return None
+        block, sinks, window, chosen = (self.model.get(name, getattr(Run(), name)) for name in _BLOCKS)
+        return AttendedTokens(block * sinks, block * window, block * chosen)
+
+    @cached_property
+    def gate(self) -> BlockGate | None:
+        """What chooses the blocks; ``None`` if all are read."""
+        return None if self.attended is None else gate_of(self._parameters)
+
+    @property
+    def summary_bytes_per_token(self) -> Fraction:
+        """What a token has, beside the cache, of the summaries by which attention chooses blocks; the device holds all of them."""
+        return Fraction(0) if self.gate is None else Fraction(self.gate.block_bytes * self.gate.layers, self.gate.block_tokens)
+
+    @cached_property
     def cache_bytes_per_token(self) -> int:
         """Bytes that a token has in the cache of keys and values."""
-        graph = build("cache", {**self._parameters, "phase": "decode", "context": 1024})
+        whole = {name: value for name, value in self._parameters.items() if name not in _BLOCKS}
+        graph = build("cache", {**whole, "phase": "decode", "context": 1024})
         return sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
 
     def working_bytes(self, tokens: int) -> int:
@@ -129,7 +154,7 @@ class ModelledIterations:
         if tokens not in self._dense:
             graph = self.graph(tokens)
             own = zip(graph.ops, op_durations(graph, self.hardware), strict=True)
-            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in ATTENTION and not is_head(op))
+            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in ATTENTION and not is_head(op) and not is_gate(op))
         return self._dense[tokens]
 
     def head_ns(self, iteration: Iteration) -> int:
@@ -140,15 +165,37 @@ class ModelledIterations:
         """Attention of all layers."""
         total = 0
         for (kernel, rest, dtype), layers in self._layers.items():
-            window = rest[-1] if kernel == "context_attention" else 1 << 60
+            window = rest[-1] if kernel == "context_attention" else 1 << 60 if self.attended is None else self.attended.total
             for new, before in iteration.prefills:
                 read = self._token_bytes * (new + min(before, window))
-                total += layers * self._ns(kernel, (1, new, _rounded(before), *rest), read, dtype)
+                found = self._ns(kernel, (1, new, _rounded(before), *rest), read, dtype)
+                if kernel == "context_latent" and window < before:  # or each query reads latents of its own
+                    found = min(found, self._ns(_PROMPTS[kernel], (new, window, *rest), new * window * self._token_bytes, dtype))
+                total += layers * found
             if iteration.decodes:
                 keys = min(_rounded(-(-iteration.decode_keys // iteration.decodes)), window)
                 sizes = iteration.decodes, keys, *(rest[:-1] if kernel == "context_attention" else rest)
                 total += layers * self._ns(_PROMPTS[kernel], sizes, iteration.decodes * keys * self._token_bytes, dtype)
+        if self.gate is not None:
+            total += sum(self._gate_ns(new, 1, new + before) for new, before in iteration.prefills)
+            if iteration.decodes:
+                total += self._gate_ns(iteration.decodes, iteration.decodes, -(-iteration.decode_keys // iteration.decodes))
         return total
+
+    def _gate_ns(self, queries: int, sequences: int, keys: int) -> int:
+        """What it takes in all layers to choose blocks for queries of sequences that have so many keys each."""
+        assert self.gate is not None
+        older = -(-_rounded(keys) // self.gate.block_tokens) - self.gate.always_blocks
+        if older <= 0:
+            return 0
+        place = "select", (queries, sequences, older)
+        if place not in self._times:
+            gate = self.gate
+            read = queries * gate.query_bytes + sequences * older * gate.block_bytes
+            op = Op("select", "sort", dtype=gate.dtype, flops=queries * older * gate.flops, bytes_accessed=read)
+            (found,) = op_durations(Graph("select", (), (op,)), self.hardware)
+            self._times[place] = found * gate.layers
+        return self._times[place]
 
     def _ns(self, kernel: str, sizes: tuple[int, ...], read: int, dtype: str) -> int:
         """A kernel that reads ``read`` bytes of the cache, without launches; no kernel is faster than the memory."""

@@ -9,7 +9,8 @@ With priorities, waiting sequences are admitted by their priority, the least val
 that is last in this order, even if it has its place in the iteration already. Nobody is preempted for one that waits.
 
 With tiers below the device (:class:`~hosim.serving.tiered_pool.TieredPool`) a sequence that was admitted computes nothing until its blocks
-have come up; others go on. Preempted sequences may be swapped out instead of computed again.
+have come up; others go on. Preempted sequences may be swapped out instead of computed again. Where attention reads few blocks, sequences
+are thinned before any is preempted (:class:`~hosim.serving.thinned.Thinned`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import islice, takewhile
 
 from hosim.serving.block_copies import Awaited
 from hosim.serving.block_pool import BlockPool, Reach
 from hosim.serving.engine_sequence import EngineSequence, HandedOver
 from hosim.serving.request import Request
+from hosim.serving.thinned import Thinned
 from hosim.serving.tiered_pool import TieredPool
 from hosim.serving.waiting_queue import WaitingByPriority
 
@@ -44,13 +47,14 @@ class EngineLimits:
 class Iteration:
     """What an iteration computes: of each prefill the new tokens and those before them, and the decoding sequences with all keys.
 
-    ``emits`` are the requests, by position, that get a token at its end.
+    ``emits`` are the requests, by position, that get a token at its end. ``missed`` are blocks that attention reads and that are below.
     """
 
     prefills: tuple[tuple[int, int], ...]
     decodes: int
     decode_keys: int
     emits: tuple[int, ...]
+    missed: Fraction = Fraction(0)
 
     @property
     def tokens(self) -> int:
@@ -81,6 +85,9 @@ class Scheduler:
         self.pool = BlockPool(blocks) if tiers is None else tiers
         self._tiers = tiers
         self._swap = swap
+        self.thinned: Thinned | None = None
+        if tiers is not None and tiers.reads is not None and not prefills:
+            self.thinned = Thinned(tiers, tiers.reads, limits.block_tokens)
         self.swaps = 0
         self.waiting: deque[EngineSequence] | WaitingByPriority[EngineSequence] = deque()
         if limits.by_priority:
@@ -133,7 +140,7 @@ class Scheduler:
             self.running.remove(sequence)
         else:  # it was preempted while its last token was computed
             self.waiting.remove(sequence)
-        self.pool.release(sequence.blocks)
+        self._release(sequence)
         if sequence.swapped and self._tiers is not None:
             self._tiers.forget(number)
 
@@ -189,6 +196,11 @@ class Scheduler:
         if self._tiers is not None:
             self._tiers.wake = wake
 
+    def fetch(self, iteration: Iteration) -> list[Awaited]:
+        """An iteration begins: what brings up the blocks that it reads and that are below, if there are some."""
+        copy = None if self._tiers is None or not iteration.missed else self._tiers.fetch(iteration.missed)
+        return [] if copy is None else [copy]
+
     def ended(self) -> None:
         """The earliest of the iterations that have not ended does."""
         if self._tiers is not None:
@@ -204,13 +216,15 @@ class Scheduler:
 
     def _make_room(self, sequence: EngineSequence, new: int, batch: dict[int, tuple[EngineSequence, int]]) -> bool:
         """Preempt others until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
-        while self._blocks(sequence.computed + new) - len(sequence.blocks) > self.pool.free:
+        while (wanted := self._blocks(sequence.computed + new) - sequence.gone - len(sequence.blocks)) > self.pool.free:
+            if self.thinned is not None and self.thinned.spare(self.running, wanted):
+                break
             last = self._last()
             self.running.remove(last)
             if last.number in batch:
                 self._take_back(last, batch.pop(last.number)[1])
             last.swapped = self._swap and self._tiers is not None and not last.is_loading and self._tiers.swap_out(last.number, last.blocks)
-            self.pool.release(last.blocks)
+            self._release(last)
             last.blocks, last.named, last.loads, last.prefetched, last.handed = [], 0, [], False, None
             if last.swapped:
                 self.swaps += 1
@@ -232,7 +246,7 @@ class Scheduler:
         """The iteration that is being scheduled will not compute these tokens."""
         size = self._limits.block_tokens
         for block in range((sequence.computed - new) // size, sequence.computed // size):
-            self.pool.unname(sequence.blocks[block])
+            self.pool.unname(sequence.blocks[block - sequence.gone])
         sequence.computed -= new
 
     def _admit(self, budget: int) -> Iterator[tuple[EngineSequence, int]]:
@@ -252,7 +266,9 @@ class Scheduler:
             else:
                 reach = self.pool.reach(sequence.keys(size))
                 if not self.pool.has_room(reach, self._blocks(sequence.tokens)):
-                    break
+                    if not self._thin_for(sequence, reach):
+                        break
+                    reach = self.pool.reach(sequence.keys(size))
                 if self._tiers is not None and not sequence.admitted and self._tiers.rules.watches_queue:
                     self._tiers.admitted(sequence.number, list(sequence.keys(size)))
                 # computing again after a preemption, it finds its own blocks
@@ -278,13 +294,29 @@ class Scheduler:
         reach = Reach(self.pool.found(sequence.keys(self._limits.block_tokens)), [])
         count = self._blocks(sequence.tokens)
         if not self.pool.has_room(reach, count):
-            return False
+            if not self._thin_for(sequence, reach, below=False):
+                return False
+            reach = Reach(self.pool.found(sequence.keys(self._limits.block_tokens)), [])
         sequence.blocks, sequence.loads = self.pool.claim(reach, hit=False)
         sequence.named, sequence.computed = len(sequence.blocks), sequence.tokens - 1
         fresh, waits = self.pool.receive(count - len(sequence.blocks))
         sequence.blocks = sequence.blocks + fresh
         sequence.loads.append(handed.fetch(len(fresh), waits))
         return True
+
+    def _thin_for(self, sequence: EngineSequence, reach: Reach, below: bool = True) -> bool:
+        """Thin running sequences for one that waits, of which the cache has ``reach``; whether there is room for it now."""
+        count = self._blocks(sequence.tokens)
+        if self.thinned is None or not self.thinned.spare(self.running, count - len(reach.slots) + self.pool.not_held(reach)):
+            return False
+        keys = sequence.keys(self._limits.block_tokens)  # of what was found before some may have gone
+        return self.pool.has_room(self.pool.reach(keys) if below else Reach(self.pool.found(keys), []), count)
+
+    def _release(self, sequence: EngineSequence) -> None:
+        """A sequence holds its blocks no longer."""
+        self.pool.release(sequence.blocks)
+        if sequence.gone and self.thinned is not None:
+            self.thinned.give_back(sequence)
 
     def _has_to_wait(self, sequence: EngineSequence) -> bool:
         """Whether a sequence computes nothing before all of its blocks are there; if its layers wait instead, the iteration reads them."""
@@ -311,10 +343,10 @@ class Scheduler:
 
     def _extend(self, sequence: EngineSequence, new: int) -> None:
         sequence.computed += new
-        sequence.blocks += self.pool.take(self._blocks(sequence.computed) - len(sequence.blocks))
+        sequence.blocks += self.pool.take(self._blocks(sequence.computed) - sequence.gone - len(sequence.blocks))
         size = self._limits.block_tokens
         for block in range(sequence.named, sequence.computed // size):
-            self.pool.name(sequence.blocks[block], sequence.key(block, size))
+            self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, size))
         sequence.named = sequence.computed // size
 
     def _iteration(self, batch: dict[int, tuple[EngineSequence, int]]) -> Iteration:
@@ -330,7 +362,10 @@ class Scheduler:
             if sequence.computed == sequence.tokens:
                 sequence.tokens += 1
                 emits.append(number)
-        return Iteration(tuple(prefills), decodes, keys, tuple(emits))
+        missed = Fraction(0)
+        if self.thinned is not None and self.thinned.sequences:
+            missed += sum(self.thinned.missed(sequence) for sequence, _ in batch.values())
+        return Iteration(tuple(prefills), decodes, keys, tuple(emits), missed)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self._limits.block_tokens)

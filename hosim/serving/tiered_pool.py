@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import partial
 
 from hosim.serving.block_copies import Awaited, BlockCopies
@@ -16,6 +17,7 @@ from hosim.serving.block_pool import BlockPool, Reach
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.eviction_order import EvictionOrder
 from hosim.serving.kv_policies.kv_rules import KvRules
+from hosim.serving.sparse_reads import SparseReads
 
 
 class TieredPool(BlockPool):
@@ -39,6 +41,11 @@ class TieredPool(BlockPool):
         self.dropped = 0
         self.swapped_blocks = 0
         self.not_swapped = 0
+        self.reads: SparseReads | None = None
+        """What attention reads of sequences in each step, if blocks that it does not read may be below."""
+        self.attention_layers = 1
+        self.fetched_bytes = 0
+        self._owed = Fraction(0)
         self._device = copies.machine.device_tier
         self._order: EvictionOrder[int] = EvictionOrder()
         self._tick = ticks
@@ -148,6 +155,38 @@ class TieredPool(BlockPool):
     def admitted(self, number: int, keys: Sequence[Hashable]) -> None:
         """A request is admitted for the first time."""
         self._rank_again(self.rules.admitted(number, keys))
+
+    # -- sequences whose attention reads few blocks -------------------------------------------------------------
+
+    def is_below(self, key: Hashable) -> bool:
+        """Whether the first tier below has these contents, or is getting them."""
+        return bool(self.tiers) and key in self.tiers[0]
+
+    def held_once(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks of the device one sequence alone holds."""
+        return sum(self._holders[block] == 1 for block in blocks)
+
+    def pin(self, keys: Iterable[Hashable]) -> None:
+        """These contents stay in the first tier below until :meth:`unpin`."""
+        for key in keys:
+            self.tiers[0].read(key)
+
+    def unpin(self, keys: Iterable[Hashable]) -> None:
+        """One who pinned contents is through."""
+        for key in keys:
+            self.tiers[0].has_read(key)
+
+    def fetch(self, blocks: Fraction) -> Awaited | None:
+        """Bring up so many blocks of what is pinned, in equal parts for the layers; what is left of a byte counts the next time.
+
+        Unless the blocks are predicted, nothing is computed before all layers have theirs, as each is known when its layer begins.
+        """
+        assert self.reads is not None
+        size, self._owed = divmod(blocks * self.copies.block_bytes + self._owed, 1)
+        if not size:
+            return None
+        self.fetched_bytes += size
+        return self.copies.fetch(self.tiers[0].name, self._device, size, self.attention_layers, together=not self.reads.predicted)
 
     # -- preempted sequences ------------------------------------------------------------------------------------
 

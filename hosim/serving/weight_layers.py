@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies.own.layerwise import WEIGHTS, layers_of, visits
+from hosim.serving.block_gate import is_gate
 from hosim.serving.modelled_iterations import ATTENTION, COUNTS, ModelledIterations, is_head
 from hosim.serving.scheduler import Iteration
 
@@ -75,7 +76,7 @@ class WeightLayers:
                 attentions[visit] += 1
             elif is_head(op):
                 heads[visit] += 1
-            else:
+            elif not is_gate(op):  # that is a part of attention's time
                 dense[visit] += took
         return _VisitParts(tuple(dense), tuple(attentions), tuple(heads))
 

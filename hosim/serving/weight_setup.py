@@ -71,6 +71,8 @@ def check_beside_cache(weights: WeightSetup, kv: KvSetup, engines: int) -> None:
     """Raise :class:`InputError` where tiers have no room for weights and cache, or the cache comes up by layers."""
     if kv.layers > 1:
         raise InputError("layers of the cache that come up with moved weights are not modelled: leave out loading=layers", source="kv")
+    if kv.reads is not None:
+        raise InputError("blocks that attention chooses are not modelled beside moved weights: leave out sparse", source="kv")
     machine = kv.machine
     for name, blocks in kv.tiers:
         one = {"device": 1, "host": min(engines, weights.per_host or engines), "global": engines}[machine.tier_scope(name)]

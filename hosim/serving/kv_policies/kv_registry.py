@@ -93,6 +93,19 @@ KV_POLICIES = (
         {"half_life": Parameter(600.0, "float", "seconds after which a use counts half")},
         models="LRFU (IEEE TC 2001)",
     ),
+    KvPolicy(
+        "sparse",
+        "write_through, and blocks that attention does not choose are below alone where blocks of the device lack",
+        "kv_sparse",
+        {
+            "hit": Parameter(None, "float", "assumed share of the chosen blocks that is in the device; none: by change"),
+            "change": Parameter(None, "float", "assumed share of the chosen blocks that was not chosen in the step before, evenly drawn"),
+            "resident": Parameter(None, "int", "tokens of each sequence that the device has room for; none: those that a step reads"),
+            "predicted": Parameter(False, "bool", "whether a layer's blocks are known before the iteration, and come up meanwhile"),
+        },
+        models="ESS (arXiv 2512.10576) and SGLang's hierarchical sparse attention, for models that read few blocks (kv_block)",
+        leaves_out="selecting tokens by an indexer of its own (DeepSeek-V3.2); copies of single tokens",
+    ),
     KvPolicy("swap_only", "nothing goes below but sequences that are preempted", "kv_swap_only", models="vLLM's swap space (version 0)"),
 )
 """Every policy for the cache, in display order."""

@@ -1,0 +1,42 @@
+"""What it takes to choose the blocks that attention reads: one op a layer of the builders (:mod:`hosim.models.sparse_attention`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hosim.graph import Op
+from hosim.models.build import build
+from hosim.models.config import Run
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGate:
+    """Of one of ``layers`` layers: the flop of a query and a block, the bytes that a query and the summary of a block have.
+
+    A block has ``block_tokens`` tokens; ``always_blocks`` are read without being chosen.
+    """
+
+    flops: int
+    query_bytes: int
+    block_bytes: int
+    layers: int
+    dtype: str
+    block_tokens: int
+    always_blocks: int
+
+
+def gate_of(parameters: Mapping[str, Any]) -> BlockGate:
+    """The gate of a model whose parameters have ``kv_block``, from a step that chooses one of two blocks."""
+    sinks, window = (parameters.get(name, getattr(Run(), name)) for name in ("sink_blocks", "window_blocks"))
+    few = {"sink_blocks": 0, "window_blocks": 1, "chosen_blocks": 1}
+    graph = build("gate", {**parameters, **few, "phase": "decode", "context": 3 * parameters["kv_block"]})
+    gates = [op for op in graph.ops if is_gate(op)]
+    query, summaries = (graph.tensors[position].size_bytes for position in gates[0].inputs)
+    return BlockGate(gates[0].flops // 2, query, summaries // 2, len(gates), gates[0].dtype, parameters["kv_block"], sinks + window)
+
+
+def is_gate(op: Op) -> bool:
+    """Whether it chooses blocks of the cache."""
+    return op.kind == "sort" and op.name.endswith("self_attn.select")
