@@ -253,7 +253,7 @@ BUILT_IN = (
         {"ops_ahead": Parameter(4, "int", "ops of its stream by which a shard comes up before it is gathered")},
         by_name_only=True,
         models="PyTorch FSDP with CPU offload",
-        leaves_out="that devices of a host share its processor; pinned staging buffers",
+        leaves_out="gradients of several micro-batches added up on the CPU; pinned staging buffers",
         other_processors=True,
     ),
     Policy(

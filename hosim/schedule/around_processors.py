@@ -36,15 +36,16 @@ def planned_around(
     make: Make,
     initial: Mapping[int, tuple[str, ...]] | None = None,
     ahead: int = AHEAD,
+    stays: int | None = None,
 ) -> Plan:
     """The plan of a policy for the device's ops, and the moves that ops on other processors force.
 
-    ``initial`` is where tensors that those use are at time 0 (default: at home), ``ahead`` as in
+    ``initial`` is where tensors that those use are at time 0 (default: at home), ``ahead`` and ``stays`` as in
     :func:`~hosim.schedule.forced_moves.forced_moves`. Raises :class:`hosim.errors.InfeasibleError` where a tensor cannot get where it has
     to be, or no plan fits.
     """
     initial = dict(initial or {})
-    moves = forced_moves(graph, hardware, initial, ahead)
+    moves = forced_moves(graph, hardware, initial, ahead, stays)
     timeline = _alone(graph, hardware, initial, moves)
     standin = _standin(graph, hardware, timeline)
     room = _room_left(hardware, timeline)

@@ -36,10 +36,16 @@ def forced_tensors(graph: Graph) -> tuple[int, ...]:
 
 
 def forced_moves(
-    graph: Graph, hardware: Hardware, initial: Mapping[int, tuple[str, ...]] | None = None, ahead: int = AHEAD
+    graph: Graph,
+    hardware: Hardware,
+    initial: Mapping[int, tuple[str, ...]] | None = None,
+    ahead: int = AHEAD,
+    stays: int | None = None,
 ) -> tuple[CacheOp, ...]:
     """The cache ops of the tensors that ops on other processors use, which are in ``initial`` (default: at home) at time 0.
 
+    What lives below comes ``ahead`` ops before its use, and stays on the device for a use that follows within ``stays`` ops of its stream
+    (default: as many).
     Raises :class:`hosim.errors.InfeasibleError` where no channels lead from where a tensor is to where an op reads it.
 
     >>> from hosim.graph import GraphBuilder
@@ -54,7 +60,7 @@ def forced_moves(
     routes = known_routes(hardware)
     placed: list[_ForcedOp] = []
     for t in forced_tensors(graph):
-        placed += _Itinerary(graph, hardware, routes, t, residency.get(t, ()), ahead).placed()
+        placed += _Itinerary(graph, hardware, routes, t, residency.get(t, ()), ahead, ahead if stays is None else stays).placed()
     placed.sort(key=lambda entry: (entry.cache_op.after, entry.use))
     return tuple([entry.cache_op for entry in placed])
 
@@ -62,9 +68,9 @@ def forced_moves(
 class _Itinerary:
     """The way of one tensor through its tiers, along the ops that use it."""
 
-    def __init__(self, graph: Graph, hardware: Hardware, routes: Route, tensor: int, start: Sequence[str], ahead: int) -> None:
+    def __init__(self, graph: Graph, hardware: Hardware, routes: Route, tensor: int, start: Sequence[str], ahead: int, stays: int) -> None:
         self.graph, self.order, self.end = graph, graph.derived(HappensBefore), len(graph.ops)
-        self.device, self.routes, self.ahead = hardware.device_tier, routes, ahead
+        self.device, self.routes, self.ahead, self.stays = hardware.device_tier, routes, ahead, stays
         self.tensor, self.start, self.users = tensor, start, graph.users[tensor]
         self.tier = {i: tier_of(graph.ops[i], hardware) for i in self.users}
         self.valid = set(start)
@@ -116,7 +122,7 @@ class _Itinerary:
         for j in self.users[k + 1 :]:
             if self.tier[j] == self.device:
                 place, stream = self.order.place, self.order.stream_of
-                if stream[j] != stream[i] or place[j] - place[i] <= self.ahead:
+                if stream[j] != stream[i] or place[j] - place[i] <= self.stays:
                     return
                 break
         if k + 1 < len(self.users) or self.graph.survives[self.tensor]:

@@ -12,10 +12,10 @@ from hosim.schedule.around_processors import planned_around
 from hosim.schedule.forced_moves import forced_moves
 
 
-def moves(graph, hardware, ahead=4):
+def moves(graph, hardware, **given):
     """The forced moves, as (what, which tensor, from where, after which op)."""
     names = [*(op.name for op in graph.ops), None]
-    return [(c.op, graph.tensors[c.tensor].name, c.source, names[c.after]) for c in forced_moves(graph, hardware, ahead=ahead)]
+    return [(c.op, graph.tensors[c.tensor].name, c.source, names[c.after]) for c in forced_moves(graph, hardware, **given)]
 
 
 def zero_offload_step():
@@ -161,6 +161,21 @@ def test_a_policy_keeps_to_what_the_forced_moves_leave():
     assert {graph.tensors[c.tensor].name for c in plan.cache_ops} == {"w", "v", "g"}
     result = replayed(plan, hardware).result
     assert result.peak_bytes["hbm"] <= 70
+
+
+def test_what_lives_below_stays_for_a_use_that_follows_or_comes_again():
+    # FSDP's shard w is read by both a and b, and then updated below. By default it stays for b; with stays=0 it comes twice.
+    graph = workload(
+        {"w": (20, "parameter", "ddr"), "x": (5,), "y": (5,)},
+        {
+            "a": {"ns": 10, "inputs": ["w"], "outputs": ["x"]},
+            "b": {"ns": 10, "inputs": ["w", "x"], "outputs": ["y"]},
+            "u": {"ns": 10, "mutates": ["w"], **CPU},
+        },
+    )
+    assert moves(graph, machine()) == [("prefetch", "w", "ddr", None), ("detach", "w", "hbm", "b")]
+    again = [("prefetch", "w", "ddr", None), ("detach", "w", "hbm", "a"), ("prefetch", "w", "ddr", "a"), ("detach", "w", "hbm", "b")]
+    assert moves(graph, machine(), stays=0) == again
 
 
 def test_states_in_drives_pass_through_the_memory_of_their_processor():

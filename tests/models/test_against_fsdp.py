@@ -1,8 +1,11 @@
-"""Collectives of FSDP2, in order and to the byte, as torch issues them for models of transformers on fake processes."""
+"""Collectives of FSDP2 and copies of shards on the CPU, in order and to the byte, as torch issues them on fake processes."""
 
 import pytest
 
+from hosim.engine import replay
+from hosim.io import find_hardware, load_hardware
 from hosim.models.build import build
+from hosim.policies import registry
 
 pytestmark = pytest.mark.long
 
@@ -13,7 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -72,3 +75,77 @@ def test_collectives_are_those_of_torch(mesh, name, model, sizes, reshard, compa
     if model == "llama-3.1-8b":  # torch counts neither grouped products nor the CPU's fused attention
         flops = sum(op.flops for op in graph.ops if op.kind != "attention")
         compared("FSDP2", f"step of {model}, reshard {reshard}", "FLOP", counter.get_total_flops(), flops)
+
+
+class Copies(Collectives):
+    """Bytes of each copy of a shard: those up before a gathering, and those down after a reduction."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = [[]], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        where = (kwargs or {}).get("device")
+        if func._schema.name == "aten::_to_copy" and where is not None and args[0].device.type != where.type:
+            (self.up if where.type == "meta" else self.down)[-1].append(args[0].numel() * args[0].element_size())
+            if where.type == "cpu":
+                return torch.empty(args[0].shape, dtype=args[0].dtype)
+        before, result = len(self.seen), super().__torch_dispatch__(func, types, args, kwargs)
+        if len(self.seen) > before:
+            (self.up if self.seen[-1][0] == "all_gather" else self.down).append([])
+        return result
+
+
+def on_meta(module, monkeypatch):
+    """Let FSDP gather on the device "meta", which no process has to have: what it copies there and back is seen."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+    from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
+
+    handle = _fsdp_collectives._get_device_handle("cpu")
+    monkeypatch.setattr(_fsdp_collectives, "_get_device_handle", lambda *_: handle)
+    for part in module.modules():
+        state = _get_module_fsdp_state(part)
+        if state is not None and state._fsdp_param_group:
+            for holder in (state._fsdp_param_group, *state._fsdp_param_group.fsdp_params):
+                holder.device = torch.device("meta")
+    for name, buffer in list(module.named_buffers()):
+        path, _, own = name.rpartition(".")
+        setattr(module.get_submodule(path), own, buffer.to("meta"))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_copies_of_shards_on_the_cpu_are_those_of_torch(mesh, reshard, compared, monkeypatch):
+    """``CPUOffloadPolicy``: shards come up in fp32 for each gathering, and those of gradients go down once they are reduced."""
+    sizes = {**DENSE, "vocab_size": 8000}
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, attn_implementation="sdpa", use_cache=False)).train()
+    how = {"mesh": mesh, "mp_policy": policy, "offload_policy": CPUOffloadPolicy(pin_memory=False)}
+    for layer in module.model.layers:
+        fully_shard(layer, reshard_after_forward=reshard, **how)
+    fully_shard(module, **how)
+    on_meta(module, monkeypatch)
+
+    def forward(ids):  # the model itself looks at numbers
+        x, places = module.model.embed_tokens(ids), torch.empty(1, 128, dtype=torch.int64, device="meta")
+        turns = module.model.rotary_emb(x, places)
+        for layer in module.model.layers:
+            x = layer(hidden_states=x, attention_mask=None, position_ids=places, position_embeddings=turns)
+        return torch.nn.functional.cross_entropy(module.lm_head(module.model.norm(x))[0].float(), ids[0])
+
+    module.forward = forward
+    copies = Copies()
+    with copies:
+        module(torch.empty(1, 128, dtype=torch.int64, device="meta")).backward()
+    parameters = {"model": "llama-3.1-8b", "config": sizes, "phase": "train", "sequence": 128, "attention": "masked", "reshard": reshard}
+    parameters |= {"data": 8, "zero": 3, "main_gradients": True, "shards_home": "ddr", "optimizer_on": "ddr"}
+    graph, machine = build("x", parameters), load_hardware(find_hardware("h100-80gb-sxm"))
+    timeline = replay(registry.get("fsdp_offload").plan(graph, machine), machine, record=True).timeline
+    moves = sorted(timeline.transfers, key=lambda x: x.start_ns)
+    up, down = [[graph.tensors[x.tensor].size_bytes for x in moves if x.channel == channel] for channel in ("h2d", "d2h")]
+    theirs = [group for group in copies.up if group]
+    assert len(up) == sum(map(len, theirs))
+    for group in theirs:
+        assert sorted(up[: len(group)]) == sorted(group)
+        del up[: len(group)]
+    assert down == [sum(group) for group in copies.down]
+    compared("FSDP2", f"CPUOffloadPolicy, reshard {reshard}", "bytes copied down", sum(map(sum, copies.down)), sum(down))
