@@ -1,11 +1,15 @@
 """Jitter: factors that depend on the seed, the device and what they are for, and on nothing else."""
 
-from itertools import product
+from itertools import pairwise, product
 from statistics import fmean, pstdev
 
 import pytest
 
+from hosim.cache_plan import CacheOp, Plan
+from hosim.engine import replay
 from hosim.errors import InputError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
 
 
@@ -51,3 +55,22 @@ def test_what_is_no_jitter(values, message):
     with pytest.raises(InputError) as caught:
         Jitter(*values)
     assert str(caught.value) == message
+
+
+def test_copies_never_speed_up_an_op_whose_factor_leaves_it_less_than_its_launch():
+    """Ops of 100 ns of launch and 10 of reading, beside a copy that takes a tenth of the memory throughout."""
+    b = GraphBuilder("launches")
+    b.tensor("w", 10_000, "parameter", "ddr")
+    for i in range(40):
+        b.op(f"f{i}", "matmul", bytes_accessed=100)
+    b.op("last", "matmul", inputs=["w"], duration_ns=1)
+    tiers = Tier("hbm", 10**6, 10 * 10**9, "device"), Tier("ddr", 10**6, 10**12)
+    machine = Hardware("m", tiers, (Channel("h2d", "ddr", "hbm", 9 * 10**8),), Compute({}, launch_ns=100))
+    plan = Plan(b.build(), "manual", (CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=40)))
+    jitter = Jitter(2, op_sigma=0.3)
+    alone = [round(110 * jitter.op_factor(0, i)) for i in range(40)]
+    assert min(alone) < 100 < max(alone)
+    starts = replay(plan, machine, jitter=jitter, record=True).timeline.op_start_ns
+    taken = [after - start for start, after in pairwise(starts)]  # one begins as the other ends
+    assert all(ns >= least for ns, least in zip(taken, alone, strict=True))
+    assert any(ns > least for ns, least in zip(taken, alone, strict=True))

@@ -47,8 +47,7 @@ class Clock(simpy.Environment):
         while schedule:
             self.time, _, _, event = heappop(schedule)
             self._now = self.time
-            for callback in event.callbacks:
-                callback(event)
+            event.callbacks[0](event)
             while unsettled and (not schedule or schedule[0][0] > self.time):
                 settle()
 
@@ -93,9 +92,11 @@ class Alarm(simpy.Event):
         self.callbacks = [process.send]
         self._schedule = clock.to_come
         self._sequence = clock._eid
+        self.rings_at = NEVER
 
     def ring_at(self, time: int) -> None:
         """Wake the process at ``time``; it must not be set already."""
+        self.rings_at = time
         heappush(self._schedule, (time, NORMAL, next(self._sequence), self))
 
     def move_to(self, time: int) -> None:

@@ -7,12 +7,13 @@ instant (:meth:`DeviceReplay.run_stream`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hosim.engine.channels import IssuedTransfer
 from hosim.engine.clock import NEVER, Alarm, Clock, Process
 from hosim.engine.compiled_plan import PENDING, VALID, CompiledPlan, IssuedOp, TrackedOp
 from hosim.engine.device_memory import DeviceMemory
+from hosim.engine.link_groups import LinkGroup
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import Runtime
@@ -67,6 +68,10 @@ class DeviceReplay:
         """What copies take of the memory that the ops of a stream use."""
         return self.contention
 
+    def watching(self) -> Callable[[LinkGroup, int], None] | None:
+        """Who is to know when the rates of transfers change, if copies can slow ops down."""
+        return None if self.contention is None else self.contention.take
+
     # -- the process of a stream -------------------------------------------------------------------------------
 
     def run_stream(self, stream: Stream) -> Process:
@@ -92,7 +97,8 @@ class DeviceReplay:
             if i < 0:  # an inspection is over
                 unsettled.add(position)
                 continue
-            if contention is not None and not contention.has_ended(stream, i, now):
+            if contention is not None and stream.ends > now:  # slowed down since its alarm was set
+                stream.alarm.ring_at(stream.ends)
                 continue
             alone = direct and not (unsettled or memory.stuck or (schedule and schedule[0][0] == now))
             if alone and steps[i] is not None:
@@ -117,7 +123,7 @@ class DeviceReplay:
                 unsettled.add(position)
                 continue
             if issues is not None:
-                stream.running = -1
+                stream.running = stream.began = -1
                 memory.issue(issues, now)
                 if unsettled:  # another device waits for what a detach has left
                     stream.rest(now)

@@ -77,7 +77,6 @@ class DeviceCollectives:
         self.slowed_ns: dict[str, int] = {}
         self.device = device
         self._recorder = recorder
-        self._started: dict[Stream, _Started] = {}
         self._flowing: dict[IssuedTransfer, _Started] = {}
         links = everyones.crossed(hardware, device) if everyones.sent else ()
         self.queue = ChannelQueue(channels, "collectives", 0, 0, 1, links, device) if links else None
@@ -86,7 +85,8 @@ class DeviceCollectives:
 
     def begin(self, stream: Stream, i: int, now: int, duration: int) -> int | None:
         """Collective ``i`` starts on this device: when it ends, if that is known by now; else the stream's alarm is set once it is."""
-        started = self._started[stream] = _Started(stream, i, now, duration)
+        stream.began = -1  # copies do not slow it down before the exchange begins
+        started = _Started(stream, i, now, duration)
         everyones = self.everyones
         if i in everyones.ranks:
             ranks = everyones.ranks[i]
@@ -105,6 +105,10 @@ class DeviceCollectives:
     def _exchange(self, started: _Started, now: int) -> int | None:
         """The exchange begins now: when it ends, if no flow says so."""
         started.since = now
+        name = started.stream.name
+        self.waited_ns[name] = self.waited_ns.get(name, 0) + now - started.start
+        if self._recorder is not None:
+            self._recorder.op_ended(started.op, now + started.duration)
         sent, queue = self.everyones.sent.get(started.op, 0), self.queue
         if not sent or queue is None or queue.share is None or not started.duration:
             return self.proceed(started.stream, started.op, now, started.duration)
@@ -121,14 +125,6 @@ class DeviceCollectives:
         started, now = self._flowing.pop(transfer), self.everyones.clock.time
         name = started.stream.name
         self.slowed_ns[name] = self.slowed_ns.get(name, 0) + now - started.since - started.duration
-        started.stream.alarm.ring_at(now)
-
-    def end(self, stream: Stream, now: int) -> None:
-        """The op of a stream has ended, which may be a collective."""
-        started = self._started.pop(stream, None)
-        if started is None:
-            return
-        name = stream.name
-        self.waited_ns[name] = self.waited_ns.get(name, 0) + started.since - started.start
         if self._recorder is not None:
             self._recorder.op_ended(started.op, now)
+        started.stream.alarm.ring_at(now)

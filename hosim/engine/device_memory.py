@@ -160,11 +160,11 @@ class DeviceMemory(DeviceState):
     def _next_user(self, t: int) -> int | None:
         """The first op in listed order that uses the tensor and has not ended."""
         users, stream_of = self.graph.users[t], self.program.graph.stream_of
-        last = users[-1] if users else -1
-        if last < 0 or (len(self.streams) == 1 and self.streams[0].has_ended(last)):  # most of what is detached
-            return None
+        streams = self.streams
+        if not users or ((len(users) == 1 or len(streams) == 1) and streams[stream_of[users[-1]]].has_ended(users[-1])):
+            return None  # so it is with most of what is detached
         ended = self.users_ended.get(t, 0)
-        while ended < len(users) and self.streams[stream_of[users[ended]]].has_ended(users[ended]):
+        while ended < len(users) and streams[stream_of[users[ended]]].has_ended(users[ended]):
             ended += 1
         self.users_ended[t] = ended
         return users[ended] if ended < len(users) else None

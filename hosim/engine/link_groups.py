@@ -35,8 +35,8 @@ class LinkGroup:
     rings too late: where rates fall it stays as it was, rings too soon and is set again. ``watch``, if there is one, is told of new rates.
 
     A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its bytes flow from ``_lone_since`` on, and
-    it ends at ``_lone_end`` unless that happens; ``_lone_flows`` says that the watch has been told. ``ordered`` knows no lone transfers:
-    it also keeps the order of what ends at one instant in several groups, which recordings and allocators can tell.
+    it ends at ``_lone_end`` unless that happens; ``_lone_flows`` is what the watch knows to flow of it. ``ordered`` knows no lone
+    transfers: it also keeps the order of what ends at one instant in several groups, which recordings and allocators can tell.
     """
 
     def __init__(
@@ -53,10 +53,9 @@ class LinkGroup:
         self._lone: IssuedTransfer | None = None
         self._lone_since = 0
         self._lone_end = 0
-        self._lone_flows = False
+        self._lone_flows: Flows = ()
         self._known_rates: dict[Flows, list[Fraction]] = {}
         self._since = 0
-        self._rings_at = NEVER
         self._alarm = Alarm(clock, self._run())
         self._changed = False
         self.dirty = False
@@ -65,11 +64,10 @@ class LinkGroup:
     def start(self, transfer: IssuedTransfer, flowing_since: int) -> None:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
         if self._lone is None and not self._latent and not self._flowing and not self._ordered:
-            self._lone, self._lone_since, self._lone_flows = transfer, flowing_since, False
+            self._lone, self._lone_since = transfer, flowing_since
             undivided = transfer.channel.undivided
             self._lone_end = transfer.start_ns + transfer.alone_ns if undivided else flowing_since + self._alone_ns(transfer)
-            self._rings_at = self._lone_end if self.watch is None else flowing_since
-            self._alarm.ring_at(self._rings_at)
+            self._alarm.ring_at(self._lone_end if self.watch is None else flowing_since)
             return
         if self._lone is not None:
             self._join(self._lone)
@@ -96,24 +94,23 @@ class LinkGroup:
             end = now + flow_class.nanoseconds_left()
             if end < change:
                 change = end
-        if change < self._rings_at:
-            if self._rings_at == NEVER:
+        if change < self._alarm.rings_at:
+            if self._alarm.rings_at == NEVER:
                 self._alarm.ring_at(change)
             else:
                 self._alarm.move_to(change)
-            self._rings_at = change
 
     @property
     def flows(self) -> Flows:
         """What flows: rates are the same for the same."""
-        if self._lone is not None:
-            return ((self._class_of(self._lone), 1),) if self._lone_flows else ()
+        if not self._flowing:
+            return self._lone_flows
         return tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
 
     def rates(self) -> Iterator[tuple[ChannelQueue, Fraction]]:
         """The channel and the bytes per second of each transfer that flows."""
         if self._lone is not None and self._lone_flows:
-            yield self._lone.channel, self._rates_of(self.flows)[0]
+            yield self._lone.channel, self._rates_of(self._lone_flows)[0]
         for flow_class in self._flowing:
             for _, _, transfer in flow_class.ends:
                 yield transfer.channel, flow_class.rate
@@ -165,7 +162,7 @@ class LinkGroup:
 
     def _join(self, lone: IssuedTransfer) -> None:
         """Another one begins: the transfer that was alone is one of several from now on, with what has flowed of it so far."""
-        self._lone = None
+        self._lone, self._lone_flows = None, ()
         heappush(self._latent, (self._lone_since, lone.sequence, lone))
         if self._lone_since <= self._clock.time:
             self._since = self._lone_since
@@ -191,11 +188,11 @@ class LinkGroup:
     def _run(self) -> Process:
         while True:
             yield
-            self._rings_at = NEVER
+            self._alarm.rings_at = NEVER
             lone = self._lone
             if lone is not None:
-                if self.watch is None or not self._lone_flows_on():
-                    self._lone = None
+                if self.watch is None or not self._lone_flows_on(lone, self.watch):
+                    self._lone, self._lone_flows = None, ()
                     if self.watch is not None:
                         self.watch(self, self._lone_end)
                     channel = lone.channel
@@ -222,16 +219,17 @@ class LinkGroup:
                 self._clock.unsettled.add(channel.device)
                 channel.ended(transfer)
 
-    def _lone_flows_on(self) -> bool:
-        """Tell the watch that the latency of the transfer that is alone is over; False if the transfer is, too."""
-        now = self._clock.time
-        if now == self._lone_end:
+    def _lone_flows_on(self, lone: IssuedTransfer, watch: Callable[[LinkGroup, int], None]) -> bool:
+        """Tell the watch that the latency of the transfer that is alone is over. False if the transfer is over, too, by the clock."""
+        clock, end = self._clock, self._lone_end
+        if clock.time == end:
             return False
-        self._lone_flows = True
-        self._rings_at = self._lone_end
-        self._alarm.ring_at(self._lone_end)
-        assert self.watch is not None
-        self.watch(self, now)
+        self._lone_flows = ((self._class_of(lone), 1),)
+        watch(self, clock.time)
+        if not clock.unsettled and (not clock.to_come or clock.to_come[0][0] > end):  # nothing else happens until it ends
+            clock.time = end
+            return False
+        self._alarm.ring_at(end)
         return True
 
 

@@ -1,40 +1,41 @@
-"""Copies take bandwidth of the device tier's memory; ops that need it go slower while they flow (:mod:`hosim.costmodel.memory_traffic`).
+"""Copies take bandwidth of a tier's memory; ops that need it go slower while they flow (:mod:`hosim.costmodel.memory_traffic`).
 
-One :class:`MemoryContention` a device, which also knows its collectives. An op's speed changes when the rates of transfers do: then what
-it has done is noted and its end is set anew. Exact: speeds and work done are ratios of integers, an op ends at the first whole nanosecond
-at which all its work is done.
+One :class:`MemoryContention` for each tier of a device whose processor runs ops. An op's speed changes when the rates of transfers do:
+then what it has done is noted and its end is set anew. Exact: speeds and work done are ratios of integers, an op ends at the first whole
+nanosecond at which all its work is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import gcd
 
 from hosim.costmodel.memory_traffic import MemoryUse
 from hosim.engine.clock import NEVER
 from hosim.engine.device_meetings import DeviceCollectives
-from hosim.engine.link_groups import LinkGroup
+from hosim.engine.link_groups import KEPT_RATES, Flows, LinkGroup
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
 
 Ratio = tuple[int, int]
-"""A fraction in lowest terms, numerator first: quick to look things up by, unlike a ``Fraction``."""
+"""A fraction in lowest terms, numerator first: quick to compute with and to look things up by, unlike a ``Fraction``."""
 
 NOTHING: Ratio = 0, 1
 """Of the memory's bandwidth."""
 
 
 class _Speeds:
-    """How fast ops go where copies take so many bytes per second; ``copying`` says whether they take any."""
+    """How fast ops go where the copies of each group take so many bytes per second; ``copying`` says whether any takes some."""
 
-    __slots__ = ("_durations", "_slowdowns", "_taken", "copying")
+    __slots__ = ("_durations", "_slowdowns", "_taken", "copying", "parts")
 
-    def __init__(self, taken: Fraction) -> None:
-        self._taken = taken
+    def __init__(self, parts: Mapping[LinkGroup, Ratio]) -> None:
+        self.parts = parts
+        self._taken = sum([Fraction(*part) for part in parts.values()], Fraction(0))
         self._slowdowns: dict[MemoryUse, Ratio | None] = {}
         self._durations: dict[tuple[MemoryUse, int], int] = {}
-        self.copying = taken > 0
+        self.copying = self._taken > 0
 
     def slowdown(self, use: MemoryUse) -> Ratio | None:
         """How much longer such ops take, launch aside; ``None``: they cannot go on."""
@@ -44,78 +45,77 @@ class _Speeds:
         return self._slowdowns[use]
 
     def duration(self, use: MemoryUse, alone: int) -> int:
-        """Nanoseconds that such an op takes, which alone would take so many, if nothing changes."""
+        """Nanoseconds that such an op takes, which alone would take so many, if nothing changes; with jitter it may be all launch."""
         known = self._durations.get((use, alone))
         if known is None:
-            ratio = self.slowdown(use)
-            known = NEVER if ratio is None else use.launch_ns - (-(alone - use.launch_ns) * ratio[0] // ratio[1])
+            busy = max(0, alone - use.launch_ns)
+            ratio = self.slowdown(use) if busy else (1, 1)
+            known = NEVER if ratio is None else alone - busy - (-busy * ratio[0] // ratio[1])
             self._durations[use, alone] = known
         return known
 
 
-class _Running:
-    """An op that runs since ``start`` and ends at ``end`` if nothing changes; its alarm rings at ``rings_at``, which is never later.
+class _Work:
+    """What is left of an op that has changed its speed: ``left`` of its time alone from ``since`` on, in ``parts`` of a nanosecond."""
 
-    Once something has changed, ``left`` of its time alone is still to be done from ``since`` on, in parts of a nanosecond of which it has
-    ``parts``.
-    """
+    __slots__ = ("left", "op", "parts", "since")
 
-    __slots__ = ("duration", "end", "left", "parts", "rings_at", "since", "speeds", "start", "use")
+    def __init__(self, op: int, left: int, since: int) -> None:
+        self.op = op
+        self.left = left
+        self.since = since
+        self.parts = 1
 
-    left: int
-    since: int
-
-    def __init__(self, use: MemoryUse, start: int, duration: int, end: int, speeds: _Speeds) -> None:
-        self.use = use
-        self.start = start
-        self.duration = duration
-        self.end = self.rings_at = end
-        self.speeds = speeds
-        self.parts = 0
-
-    def change(self, speeds: _Speeds, now: int) -> None:
-        """Note what is done by now; from now on it goes at other speeds."""
-        before, self.speeds = self.speeds, speeds
-        launched = self.start + self.use.launch_ns
-        if now <= launched:
-            self.end = self.start + speeds.duration(self.use, self.duration)
-            return
-        if not self.parts:
-            self.since, self.left, self.parts = launched, self.duration - self.use.launch_ns, 1
-        done = before.slowdown(self.use)
-        if done is not None:
-            longer, alone = done  # so many nanoseconds for so many of its time alone
+    def go_on(self, now: int, before: Ratio | None, after: Ratio | None) -> int:
+        """The op took ``before`` times as long as alone until now, and takes ``after`` times as long from now on: when it ends."""
+        if before is not None:
+            longer, alone = before  # so many nanoseconds for so many of its time alone
             finer = longer // gcd(longer, self.parts)
             self.parts *= finer
             self.left = self.left * finer - (now - self.since) * alone * (self.parts // longer)
         self.since = now
-        ratio = speeds.slowdown(self.use)
-        self.end = NEVER if ratio is None else max(now, now - (-self.left * ratio[0] // (ratio[1] * self.parts)))
+        return NEVER if after is None else max(now, now - (-self.left * after[0] // (after[1] * self.parts)))
 
 
 class MemoryContention:
-    """The running ops of one device and the copies that flow there.
+    """The running ops of some streams of one device, and the copies that flow in the tier that these ops use.
 
-    ``uses`` are the ops that copies can slow down, ``speeds`` are those of now. ``slowed_ns`` is what the ops of each stream, by name, took
-    longer. ``collectives`` are the ops that end when others let them, if there are any.
+    ``uses`` are the ops that copies can slow down, ``durations`` what each op takes alone, ``touches`` says of each channel whether its
+    copies take bandwidth of the tier, and ``speeds`` are those of now. ``slowed_ns`` is what the ops of each stream, by name, take longer.
+    ``collectives`` are the ops that end when others let them, if there are any.
+
+    ``begin(stream, i, now, duration)`` says that op ``i`` starts, which alone would take so long, and gives the instant at which it ends
+    if nothing changes: ``None`` for a collective that waits for other devices or crosses links, which sets the stream's alarm itself.
     """
+
+    begin: Callable[[Stream, int, int, int], int | None]
 
     def __init__(
         self,
         uses: Mapping[int, MemoryUse],
+        durations: Sequence[int],
+        streams: Sequence[Stream],
+        touches: Sequence[bool],
         recorder: TimelineRecorder | None,
         collectives: DeviceCollectives | None = None,
     ) -> None:
         self.uses = uses
         self.collectives = collectives
+        self.begin = self.proceed
         if collectives is not None:
             collectives.proceed = self.proceed
-        self._taken: dict[LinkGroup, Ratio] = {}
-        self._known: dict[tuple[Ratio, ...], _Speeds] = {}
-        self.speeds = _Speeds(Fraction(0))
-        self._running: dict[Stream, _Running] = {}
+            self.begin = self._begin_beside
+        self._durations = durations
+        self._streams = streams
+        self._touches = touches
         self._recorder = recorder
+        self.speeds = _Speeds({})
+        self._known: dict[tuple[tuple[LinkGroup, Ratio], ...], _Speeds] = {(): self.speeds}
+        self._after: dict[tuple[_Speeds, LinkGroup, Flows], _Speeds] = {}
+        self._work: dict[Stream, _Work] = {}
         self.slowed_ns: dict[str, int] = {}
+
+    # -- ops -----------------------------------------------------------------------------------------------------
 
     def start(self, stream: Stream, i: int, now: int, duration: int) -> None:
         """Op ``i`` starts, which alone would take so long: set the stream's alarm to its end, if that is known by now."""
@@ -123,60 +123,80 @@ class MemoryContention:
         if end is not None:
             stream.alarm.ring_at(end)
 
-    def begin(self, stream: Stream, i: int, now: int, duration: int) -> int | None:
-        """Op ``i`` starts, which alone would take so long: the instant at which it ends if nothing changes.
-
-        ``None`` for a collective that waits for other devices or crosses links; it sets the stream's alarm itself.
-        """
-        if self.collectives is not None and i in self.collectives.ops:
-            return self.collectives.begin(stream, i, now, duration)
-        return self.proceed(stream, i, now, duration)
+    def _begin_beside(self, stream: Stream, i: int, now: int, duration: int) -> int | None:
+        """:meth:`begin` where there are collectives."""
+        assert self.collectives is not None
+        begin = self.collectives.begin if i in self.collectives.ops else self.proceed
+        return begin(stream, i, now, duration)
 
     def proceed(self, stream: Stream, i: int, now: int, duration: int) -> int:
         """Op ``i`` goes on from now, with all of its work to be done: when it ends if nothing changes."""
-        use = self.uses.get(i)
-        if use is None:
-            return now + duration
-        end = now + (self.speeds.duration(use, duration) if self.speeds.copying else duration)
-        self._running[stream] = _Running(use, now, duration, end, self.speeds)
+        stream.began = now
+        stream.ends = end = now + duration
+        if self.speeds.copying and (use := self.uses.get(i)) is not None:
+            self._end_at(stream, i, end := now + self.speeds.duration(use, duration))
         return end
 
-    def has_ended(self, stream: Stream, i: int, now: int) -> bool:
-        """Whether op ``i`` is through, now that its alarm rings; if not, the alarm is set anew."""
-        running = self._running.get(stream)
-        if running is None:
-            if self.collectives is not None:
-                self.collectives.end(stream, now)
-            return True
-        if running.end > now:
-            running.rings_at = running.end
-            stream.alarm.ring_at(running.end)
-            return False
-        del self._running[stream]
-        if now > running.start + running.duration:
-            self.slow(stream, now - running.start - running.duration)
+    def _end_at(self, stream: Stream, i: int, end: int) -> None:
+        """The running op of a stream ends at ``end`` and not when it was to."""
+        if end != stream.ends:
+            self.slow(stream, end - stream.ends)
+            stream.ends = end
             if self._recorder is not None:
-                self._recorder.op_ended(i, now)
-        if self.collectives is not None:
-            self.collectives.end(stream, now)
-        return True
+                self._recorder.op_ended(i, end)
 
     def slow(self, stream: Stream, ns: int) -> None:
-        """Ops of a stream have taken so much longer."""
+        """Ops of a stream take so much longer."""
         self.slowed_ns[stream.name] = self.slowed_ns.get(stream.name, 0) + ns
 
-    def take(self, group: LinkGroup, rate: Ratio, now: int) -> None:
-        """The transfers of a group take ``rate`` bytes per second of the device tier's memory from now on."""
-        if self._taken.get(group, NOTHING) == rate:
-            return
-        self._taken[group] = rate
-        taken = tuple(self._taken.values())
-        speeds = self._known.get(taken)
+    # -- copies --------------------------------------------------------------------------------------------------
+
+    def take(self, group: LinkGroup, now: int) -> None:
+        """The rates of a group's transfers, all of this device, are others from now on."""
+        state = self.speeds, group, group.flows
+        speeds = self._after.get(state)
         if speeds is None:
-            speeds = self._known[taken] = _Speeds(sum([Fraction(*part) for part in taken], Fraction(0)))
-        self.speeds = speeds
-        for stream, running in self._running.items():
-            running.change(speeds, now)
-            if running.end < running.rings_at:
-                running.rings_at = running.end
-                stream.alarm.move_to(running.end)
+            rates = [rate for channel, rate in group.rates() if self._touches[channel.index]]
+            speeds = self._after[state] = self._with(group, sum(rates, Fraction(0)).as_integer_ratio())
+        if speeds is not self.speeds:
+            self._change(speeds, now)
+
+    def take_part(self, group: LinkGroup, rate: Ratio, now: int) -> None:
+        """Of a group's transfers, those of this device take so many bytes per second from now on."""
+        if self.speeds.parts.get(group, NOTHING) != rate:
+            self._change(self._with(group, rate), now)
+
+    def _with(self, group: LinkGroup, rate: Ratio) -> _Speeds:
+        """The speeds when a group takes so many bytes per second and the others what they take now."""
+        if len(self._after) + len(self._known) > KEPT_RATES:
+            self._after.clear()
+            self._known.clear()
+        parts = {**self.speeds.parts, group: rate}
+        if rate == NOTHING:
+            del parts[group]
+        known = tuple(parts.items())
+        if known not in self._known:
+            self._known[known] = _Speeds(parts)
+        return self._known[known]
+
+    def _change(self, speeds: _Speeds, now: int) -> None:
+        """Note what the running ops have done by now; from now on they go at other speeds."""
+        old, self.speeds = self.speeds, speeds
+        for stream in self._streams:
+            i = stream.running
+            if stream.began < 0 or (use := self.uses.get(i)) is None:
+                continue
+            before, after = old.slowdown(use), speeds.slowdown(use)
+            if before == after:
+                continue
+            launched = stream.began + use.launch_ns
+            if now <= launched:
+                end = stream.began + speeds.duration(use, self._durations[i])
+            else:
+                work = self._work.get(stream)
+                if work is None or work.op != i:
+                    work = self._work[stream] = _Work(i, self._durations[i] - use.launch_ns, launched)
+                end = work.go_on(now, before, after)
+            self._end_at(stream, i, end)
+            if end < stream.alarm.rings_at:
+                stream.alarm.move_to(end)

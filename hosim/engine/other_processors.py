@@ -7,7 +7,7 @@ A tier that devices share has its processor in equal parts: each has one, also w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -46,11 +46,17 @@ class ProcessorsReplay(DeviceReplay):
     """
 
     def __init__(self, *parts: Any, hardware: Hardware, uses: Mapping[int, MemoryUse], folded: bool) -> None:
-        clock, graph, _, _, memory, recorder, _, _ = parts
+        clock, graph, program, streams, memory, recorder, _, _ = parts
         at = hardware.tier_index
         tiers = sorted({at[graph.ops[i].processor] for i in graph.elsewhere}) if uses else ()
-        self.contentions = {tier: MemoryContention(uses, recorder) for tier in tiers}
-        self._ends = [*[(at[c.source], at[c.destination]) for c in hardware.channels], ()]  # the last one is of collectives
+        self._touches = {
+            tier: [*[hardware.tiers[tier].name in (c.source, c.destination) for c in hardware.channels], False]  # the last: collectives
+            for tier in tiers
+        }
+        self.contentions = {}
+        for tier in tiers:
+            here = [stream for stream in streams if graph.ops[stream.queue[0]].processor == hardware.tiers[tier].name]
+            self.contentions[tier] = MemoryContention(uses, program.durations, here, self._touches[tier], recorder)
         scopes = {tier: hardware.tier_scope(hardware.tiers[tier].name) for tier in tiers}
         self._parts = {tier: 1 if folded else hardware.sharers(scope) for tier, scope in scopes.items()}
         self._near = {
@@ -66,13 +72,23 @@ class ProcessorsReplay(DeviceReplay):
         tier = self._tier(stream.queue[0])
         return self.contention if tier == self.memory.tier else self.contentions.get(tier)
 
-    def take(self, group: LinkGroup, now: int) -> None:
-        """Tell the ops of other processors what the transfers of a group take of the device's part of their memories from now on."""
+    def watching(self) -> Callable[[LinkGroup, int], None] | None:
+        """Those of every processor."""
+        return self._take
+
+    def _take(self, group: LinkGroup, now: int) -> None:
+        if self.contention is not None:
+            self.contention.take(group, now)
+        for contention in self.contentions.values():
+            contention.take(group, now)
+
+    def take_parts(self, group: LinkGroup, now: int) -> None:
+        """Of several devices: tell the ops of other processors what transfers take of this device's part of their memories."""
         rates = list(group.rates())
         for tier, contention in self.contentions.items():
-            near = self._near[tier]
-            taken = sum([rate for channel, rate in rates if tier in self._ends[channel.index] and channel.device in near], Fraction(0))
-            contention.take(group, (taken / self._parts[tier]).as_integer_ratio(), now)
+            near, touches = self._near[tier], self._touches[tier]
+            taken = sum([rate for channel, rate in rates if touches[channel.index] and channel.device in near], Fraction(0))
+            contention.take_part(group, (taken / self._parts[tier]).as_integer_ratio(), now)
 
     def _settle_again(self) -> Process:
         """Look at this instant again: an op has left room as it started, for which ops of streams before it may wait (rule 0)."""

@@ -30,7 +30,7 @@ from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
-from hosim.engine.link_groups import KEPT_RATES, LinkGroup, drive_channels
+from hosim.engine.link_groups import LinkGroup, drive_channels
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.other_processors import ProcessorsReplay, check_other_processors
 from hosim.engine.program_account import check_program_account, program_account
@@ -194,7 +194,6 @@ class _Replay:
         if sent or (meetings and not folded):
             self.collectives = Collectives(self.clock, hardware, {} if folded else meetings, sent, self.sequence)
             self.program = _stopping_at(self.program, self.collectives.ops)
-        self._taken_rates: dict[object, tuple[tuple[int, int], ...]] = {}
         self.pools: dict[tuple[int, int], SharedLedger] = {}
         self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
         channels = [channel for device in self.devices for channel in (*device.memory.channels, *device.crossing)]
@@ -206,7 +205,7 @@ class _Replay:
                 channel.undivided = True  # it asks for no more than its part
             device.memory.groups = list(dict.fromkeys(groups))
             for group in groups if self.uses else ():
-                group.watch = self._rates_changed
+                group.watch = device.watching() if len(self.devices) == 1 else self._rates_changed
 
     def _device(self, position: int, record: bool, placing: _Placing) -> DeviceReplay:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
@@ -252,7 +251,8 @@ class _Replay:
         if self.collectives is not None:
             collectives = DeviceCollectives(self.collectives, hardware, position, len(channels), recorder)
         if self.uses or collectives is not None:
-            contention = MemoryContention(self.uses, recorder, collectives)
+            here = [stream for stream in streams if not graph.ops[stream.queue[0]].processor]
+            contention = MemoryContention(self.uses, program.durations, here, self.at_device, recorder, collectives)
         parts = self.clock, graph, program, streams, memory, recorder, runtime, contention
         device = (
             ProcessorsReplay(*parts, hardware=hardware, uses=self.uses, folded=self.folded) if graph.elsewhere else DeviceReplay(*parts)
@@ -343,24 +343,16 @@ class _Replay:
                 device.make_room()
 
     def _rates_changed(self, group: LinkGroup, now: int) -> None:
-        """Tell the ops of each device what the transfers of a group take of its memory."""
-        key = group.flows
-        rates = self._taken_rates.get(key)
-        if rates is None:
-            if len(self._taken_rates) > KEPT_RATES:
-                self._taken_rates.clear()
-            found = [Fraction(0)] * len(self.devices)
-            for channel, rate in group.rates():
-                if self.at_device[channel.index]:
-                    found[channel.device] += rate
-            rates = tuple([rate.as_integer_ratio() for rate in found])
-            if len(self.devices) == 1:  # else the key does not say whose transfers they are
-                self._taken_rates[key] = rates
-        for device, taken in zip(self.devices, rates, strict=True):
+        """Tell the ops of each of several devices what its transfers of a group take of its memory."""
+        found = [Fraction(0)] * len(self.devices)
+        for channel, rate in group.rates():
+            if self.at_device[channel.index]:
+                found[channel.device] += rate
+        for device, taken in zip(self.devices, found, strict=True):
             if device.contention is not None:
-                device.contention.take(group, taken, now)
+                device.contention.take_part(group, taken.as_integer_ratio(), now)
             if isinstance(device, ProcessorsReplay):
-                device.take(group, now)
+                device.take_parts(group, now)
 
     def _taken(self) -> list[DeviceReplay]:
         """The devices that are unsettled, in order, and from now on are not.

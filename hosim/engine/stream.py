@@ -21,13 +21,18 @@ class Stream:
     ended, if it is idle, and ``waited_for`` the transfer on which the wait for residency is blamed. The head waits until ``needed`` ops
     of the stream ``producer`` have ended, and another stream until ``awaited`` ops of this one have. ``alarm`` wakes its process
     (:meth:`hosim.engine.device.DeviceReplay.run_stream`).
+
+    Where copies can slow ops down, ``began`` is when the running op did, -1 if it goes by others' time, and ``ends`` is when it ends if
+    nothing changes.
     """
 
     __slots__ = (
         "alarm",
         "awaited",
+        "began",
         "dependency_met",
         "done",
+        "ends",
         "exposed_ns",
         "free_since",
         "inspected_at",
@@ -51,7 +56,7 @@ class Stream:
         self.length = len(queue)
         self.recorder = recorder
         self.done = 0
-        self.running = -1
+        self.running = self.began = self.ends = -1
         self.free_since = 0
         self.awaited = NEVER
         self.inspected_at = -1
@@ -73,7 +78,7 @@ class Stream:
 
     def rest(self, now: int) -> None:
         """The running op has ended, and nothing is known yet of the next one."""
-        self.running = self.dependency_met = self.residency_met = -1
+        self.running = self.began = self.dependency_met = self.residency_met = -1
         self.free_since = now
         if self.done >= self.awaited:
             self.awaited = NEVER

@@ -21,6 +21,7 @@ class TransferOverheads:
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._tensors = graph.tensors
         self._hardware = hardware
+        self._pins = [tier.pin_ns > 0 for tier in hardware.tiers]
         self._ceilings: dict[tuple[int, int, str], Fraction | None] = {}
         self._held = [0] * len(hardware.tiers)
         self._most = [0] * len(hardware.tiers)
@@ -41,6 +42,8 @@ class TransferOverheads:
 
     def pin(self, t: int, tier: int) -> int:
         """A tensor's bytes come into a tier: nanoseconds to pin them."""
+        if not self._pins[tier]:
+            return 0
         tensor, where = self._tensors[t], self._hardware.tiers[tier]
         time = pin_ns(self._hardware, where.name, tensor.kind)
         if not time or not tensor.size_bytes:
@@ -53,5 +56,5 @@ class TransferOverheads:
 
     def unpin(self, t: int, tier: int) -> None:
         """A tensor's bytes leave a tier."""
-        if pin_ns(self._hardware, self._hardware.tiers[tier].name, self._tensors[t].kind):
+        if self._pins[tier] and pin_ns(self._hardware, self._hardware.tiers[tier].name, self._tensors[t].kind):
             self._held[tier] -= self._tensors[t].size_bytes
