@@ -8,10 +8,10 @@ plans touch no tracked tensor, and cost accordingly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, repeat
+from typing import NamedTuple, TypeVar
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
@@ -22,6 +22,8 @@ from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.processors import tiers_elsewhere
 from hosim.result import WORKSPACE
+
+T = TypeVar("T")
 
 Waits = tuple[tuple[int, int], ...]
 """Producers on other streams, as (stream, how many of its ops must have ended)."""
@@ -150,38 +152,41 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
 
 def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
-    ops, users, survives = graph.ops, graph.users, graph.survives
+    users, survives = graph.users, graph.survives
     order = graph.derived(HappensBefore)
-    waits = _waits(graph, order)
-    fates = bytearray(len(users))
-    users_left: dict[int, int] = {}
-    shared: dict[int, list[int]] = {}
-    for t, listed in enumerate(users):
-        if not listed or survives[t]:
-            continue
-        if order.single or all([order.ended_by(u, listed[-1]) for u in listed]):
-            fates[t] |= DIES  # whatever the timing, the last one listed is the last to end
-        else:
-            users_left[t] = len(listed)
-            for u in listed:
-                shared.setdefault(u, []).append(t)
-    homes: dict[str | None, list[int]] = {}
-    for t in graph.initial:
-        fates[t] |= STARTS
-        homes.setdefault(graph.tensors[t].home, []).append(t)
     sizes = tuple([t.size_bytes for t in graph.tensors])
     known: dict[tuple[str, int], int] = {}  # equal compositions are one object: many tensors are alike
     compositions = tuple([known.setdefault((t.kind, t.size_bytes), composition_of(t.kind, t.size_bytes)) for t in graph.tensors])
-    launch: list[Launch] = []
-    finish: list[Finish] = []
-    launches: dict[Launch, Launch] = {}  # so are equal launches and finishes: what few objects there are stay in the processor's cache
-    finishes: dict[Finish, Finish] = {}
-    for i, op in enumerate(ops):
-        start: Launch = (*_total(allocated(op, i, users, fates), sizes, compositions, op.workspace_bytes), waits.get(i, ()))
-        end: Finish = (*_total(dying(op, i, users, fates), sizes, compositions, op.workspace_bytes), tuple(shared.get(i, ())))
-        launch.append(launches.setdefault(start, start))
-        finish.append(finishes.setdefault(end, end))
-    queues = tuple(map(tuple, order.queues)) if not order.single else (range(len(ops)),) * len(order.queues)
+    fates = bytearray(len(users))
+    homes: dict[str | None, list[int]] = {}
+    for t in graph.initial:
+        fates[t] = STARTS
+        homes.setdefault(graph.tensors[t].home, []).append(t)
+    taken = [op.workspace_bytes for op in graph.ops]  # by the start of each op
+    taken_kinds = [composition_of(WORKSPACE, size) if size else 0 for size in taken]
+    freed, freed_kinds = taken.copy(), taken_kinds.copy()  # by its end
+    users_left: dict[int, int] = {}
+    shared: dict[int, tuple[int, ...]] = {}
+    for t, listed in enumerate(users):
+        if not listed:
+            continue
+        if not fates[t]:
+            taken[listed[0]] += sizes[t]
+            taken_kinds[listed[0]] += compositions[t]
+        if survives[t]:
+            continue
+        last = listed[-1]
+        if order.single or all([order.ended_by(u, last) for u in listed]):
+            fates[t] |= DIES  # whatever the timing, the last one listed is the last to end
+            freed[last] += sizes[t]
+            freed_kinds[last] += compositions[t]
+        else:
+            users_left[t] = len(listed)
+            for u in listed:
+                shared[u] = (*shared.get(u, ()), t)
+    launch = _by_op(taken, taken_kinds, _waits(graph, order))
+    finish = _by_op(freed, freed_kinds, shared)
+    queues = tuple(map(tuple, order.queues)) if not order.single else (range(len(graph.ops)),) * len(order.queues)
     return CompiledGraph(
         sizes,
         compositions,
@@ -194,6 +199,13 @@ def compile_graph(graph: Graph) -> CompiledGraph:
         bytes(fates),
         homes,
     )
+
+
+def _by_op(sizes: list[int], compositions: list[int], others: Mapping[int, tuple[T, ...]]) -> list[tuple[int, int, tuple[T, ...]]]:
+    """A triple for each op. Equal ones are one object: what few objects there are stay in the processor's cache."""
+    known: dict[tuple[int, int, tuple[T, ...]], tuple[int, int, tuple[T, ...]]] = {}
+    other = map(others.get, range(len(sizes)), repeat(())) if others else repeat(())
+    return [known.setdefault(triple, triple) for triple in zip(sizes, compositions, other, strict=False)]
 
 
 def allocated(op: Op, i: int, users: Sequence[Sequence[int]], fates: Sequence[int]) -> list[int]:
