@@ -7,7 +7,7 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -348,7 +348,7 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     """Whether nothing contradicts itself: the rules of :func:`_explain` in a quarter of its time, without saying which is broken."""
     names = {tensor.name for tensor in tensors}
     op_names = {op.name for op in ops}
-    mixed = len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops})
+    mixed = len({op.processor for op in ops}) > 1 and len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops})
     if mixed or len(names) < len(tensors) or len(op_names) < len(ops) or "" in names or "" in op_names:
         return False
     sizes = [tensor.size_bytes for tensor in tensors]
@@ -590,19 +590,10 @@ class GraphBuilder:
         """
         if name in self._op_index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(self._ops)}].name")
-        inputs, outputs, mutates, deps = tuple(inputs), tuple(outputs), tuple(mutates), tuple(deps)  # an iterator has its names once
-        found = self._tensor_index.get
-        read, written = tuple(map(found, inputs)), tuple(map(found, outputs))
-        mutated = tuple(map(found, mutates)) if mutates else ()
-        awaited = tuple(map(self._op_index.get, deps)) if deps else ()
-        if None in read or None in written or None in mutated or None in awaited:
-            for label, names, positions in (
-                ("inputs", inputs, read),
-                ("outputs", outputs, written),
-                ("mutates", mutates, mutated),
-                ("deps", deps, awaited),
-            ):
-                self._check_known(label, names, positions)
+        read = self._found("inputs", inputs, self._tensor_index) if inputs else ()
+        written = self._found("outputs", outputs, self._tensor_index) if outputs else ()
+        mutated = self._found("mutates", mutates, self._tensor_index) if mutates else ()
+        awaited = self._found("deps", deps, self._op_index) if deps else ()
         row = (
             name,
             kind,
@@ -625,10 +616,14 @@ class GraphBuilder:
         self._ops.append(row)
         return name
 
-    def _check_known(self, label: str, names: Sequence[str], positions: Sequence[int | None]) -> None:
-        if None in positions:
-            what, j = "earlier op" if label == "deps" else "tensor", positions.index(None)
-            raise GraphError(f"unknown {what} {names[j]!r}", where=f"ops[{len(self._ops)}].{label}[{j}]")
+    def _found(self, label: str, names: Iterable[str], index: Mapping[str, int]) -> tuple[int, ...]:
+        """The positions of what an op names."""
+        names = tuple(names)  # an iterator has its names once
+        try:
+            return tuple([index[name] for name in names])
+        except KeyError:
+            what, j = "earlier op" if label == "deps" else "tensor", next(j for j, name in enumerate(names) if name not in index)
+            raise GraphError(f"unknown {what} {names[j]!r}", where=f"ops[{len(self._ops)}].{label}[{j}]") from None
 
     def _same(self, number: N) -> N:
         """The number, as one object with those that equal it: a large graph has few sizes and durations."""

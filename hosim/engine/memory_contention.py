@@ -55,7 +55,7 @@ class _Speeds:
         return known
 
 
-class _Work:
+class _WorkLeft:
     """What is left of an op that has changed its speed: ``left`` of its time alone from ``since`` on, in ``parts`` of a nanosecond."""
 
     __slots__ = ("left", "op", "parts", "since")
@@ -112,7 +112,7 @@ class MemoryContention:
         self.speeds = _Speeds({})
         self._known: dict[tuple[tuple[LinkGroup, Ratio], ...], _Speeds] = {(): self.speeds}
         self._after: dict[tuple[_Speeds, LinkGroup, Flows], _Speeds] = {}
-        self._work: dict[Stream, _Work] = {}
+        self._work: dict[Stream, _WorkLeft] = {}
         self.slowed_ns: dict[str, int] = {}
 
     # -- ops -----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class MemoryContention:
             else:
                 work = self._work.get(stream)
                 if work is None or work.op != i:
-                    work = self._work[stream] = _Work(i, self._durations[i] - use.launch_ns, launched)
+                    work = self._work[stream] = _WorkLeft(i, self._durations[i] - use.launch_ns, launched)
                 end = work.go_on(now, before, after)
             self._end_at(stream, i, end)
             if end < stream.alarm.rings_at:
