@@ -69,7 +69,10 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
-    """Weight and number of each chosen expert, [tokens, chosen]."""
+    """Weight and number of each chosen expert, [tokens, chosen]; the weights in the dtype of the step.
+
+    Transformers leaves those of Mixtral in fp32, and so the product of an expert's output and its weight.
+    """
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
     if not config.n_group:
