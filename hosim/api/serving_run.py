@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SCHEDULING = ("fcfs", "priority")
 """Who goes first."""
+SENDING = ("whole", "layers")
+"""When a prompt's cache is transferred to an engine that decodes."""
 PREEMPTIONS = ("recompute", "swap")
 """What becomes of a preempted sequence."""
 
@@ -52,6 +54,7 @@ def serve(
     prefill_instances: int = 0,
     decode_instances: int = 0,
     kv_link: str | None = None,
+    kv_sending: str = "whole",
     weights: str | None = None,
     weights_memory: int | str | None = None,
 ) -> Served:
@@ -107,6 +110,8 @@ def serve(
     kv_link
         What it is transferred over: ``"links"`` between devices, a tier that all engines share, or what each device sends and receives,
         such as ``"50 GB/s"``; by default the links if one host has all engines, and else a tier.
+    kv_sending
+        When it is transferred: ``"whole"``, when the prompt has been computed, or by ``"layers"``, each when it has been computed.
     weights
         A policy for the weights, such as ``"hyperoffload"``: it plans which layers stay in the device, and when the others come up from the
         tiers below in each iteration. ``None``: all stay in the device.
@@ -171,6 +176,7 @@ def serve(
     tiers = _tiers(kv, preemption, modelled, block_tokens)
     count = within("devices", whole(instances, "instances", 1), source="instances")
     link = _link(kv_link, count, prefill_instances, decode_instances, modelled, block_tokens)
+    link = _sending(kv_sending, link, tiers, modelled.layers)
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
     if not limits.by_priority and (urgent := next((i for i, one in enumerate(listed) if one.priority), None)) is not None:
@@ -293,6 +299,19 @@ def _size(text: str) -> int:
         return parse_size(text)
     except UnitError as error:
         raise InputError(error.message, source="weights_memory") from None
+
+
+def _sending(how: str, link: KvLink | None, tiers: KvSetup | None, layers: int) -> KvLink | None:
+    """The way of caches with what is sent at once."""
+    if how not in SENDING:
+        raise InputError(unknown_name("way of sending", how, SENDING), source="kv_sending")
+    if how == "whole":
+        return link
+    if link is None:
+        raise InputError("caches are sent to engines that decode: ask for prefill_instances and decode_instances", source="kv_sending")
+    if tiers is not None and tiers.layers > 1:
+        raise InputError("layers that are sent while others come up are not modelled: leave out loading=layers", source="kv_sending")
+    return replace(link, layers=layers)
 
 
 def _nanoseconds(overhead: int | str) -> int:

@@ -52,6 +52,12 @@ def _scheduling_policies(incomplete: str) -> list[str]:
     return [name for name in SCHEDULING if name.startswith(incomplete)]
 
 
+def _sendings(incomplete: str) -> list[str]:
+    from hosim.api.serving_run import SENDING
+
+    return [name for name in SENDING if name.startswith(incomplete)]
+
+
 def _kv_links(incomplete: str) -> list[str]:
     return [name for name in ("links", "ddr", "pool") if name.startswith(incomplete)]
 
@@ -140,6 +146,15 @@ WeightsMemory = Annotated[
     str | None,
     typer.Option("--weights-memory", metavar="SIZE", help="What a device has for them.  [default: what --blocks leave]"),
 ]
+KvSending = Annotated[
+    str,
+    typer.Option(
+        "--kv-sending",
+        metavar="HOW",
+        help="When caches are transferred: whole, or by layers while prompts are computed.",
+        autocompletion=_sendings,
+    ),
+]
 Within = Annotated[
     str | None,
     typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
@@ -172,6 +187,7 @@ def serve(
     prefill_instances: PrefillInstances = 0,
     decode_instances: DecodeInstances = 0,
     kv_link: KvLink = None,
+    kv_sending: KvSending = "whole",
     weights: Weights = None,
     weights_memory: WeightsMemory = None,
     measured: Measured = None,
@@ -238,6 +254,7 @@ def serve(
             prefill_instances=prefill_instances,
             decode_instances=decode_instances,
             kv_link=kv_link,
+            kv_sending=kv_sending,
             weights=weights,
             weights_memory=weights_memory,
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import simpy
 
 from hosim.engine.clock import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
@@ -13,6 +17,7 @@ from hosim.serving.kv_setup import KvSetup
 from hosim.serving.request import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
+from hosim.serving.sent_by_layers import SentByLayers
 from hosim.serving.served import Served
 
 
@@ -42,26 +47,60 @@ def serve_disaggregated(
     channels = link.channels(clock, count)
     pools = [None] * count if kv is None else kv(clock, blocks, count, channels)
     swaps = kv is not None and kv.swaps
-    schedulers = [Scheduler(requests, limits, blocks, pool, swaps, prefills=i < prefills) for i, pool in enumerate(pools)]
+    schedulers = [
+        Scheduler(requests, limits, blocks, pool, swaps, prefills=i < prefills, whole_prompts=i < prefills and link.layers > 1)
+        for i, pool in enumerate(pools)
+    ]
     check_room(requests, schedulers[0], limits)
     transfers = KvTransfers(link, channels, len(requests))
     chosen: list[int] = []
     decoded_by = [-1] * len(requests)
     engines: list[Engine] = []
+    sent: dict[int, SentByLayers] = {}
 
-    def hand_over(number: int, held: list[int]) -> None:
-        """A prompt has been computed."""
+    def way_of(number: int) -> tuple[tuple[int, int], Callable[[], None]]:
+        """From which engine to which a request goes, and what wakes both."""
         sender = chosen[number]
-        receiver = prefills + router(number, requests[number], schedulers[prefills:])
-        decoded_by[number] = receiver
+        receiver = decoded_by[number] = prefills + router(number, requests[number], schedulers[prefills:])
 
         def wake() -> None:
             engines[sender].wake()
             engines[receiver].wake()
 
-        engines[receiver].offer(number, transfers.handed(number, (sender, receiver), held, schedulers[sender].pool, wake))
+        return (sender, receiver), wake
 
-    engines += [Engine(clock, requests, scheduler, time_of, hand_over if i < prefills else None) for i, scheduler in enumerate(schedulers)]
+    def hand_over(number: int, held: list[int]) -> None:
+        """A prompt has been computed."""
+        pool = schedulers[chosen[number]].pool
+        if number in sent:
+            transfers.prefilled_ns[number] = clock.time
+            sent.pop(number).prefilled(pool, held)
+            return
+        ends, wake = way_of(number)
+        engines[ends[1]].offer(number, transfers.handed(number, ends, held, pool, wake))
+
+    def begins(sender: int, begin_ns: int, end_ns: int) -> None:
+        """An iteration of an engine that sends by layers begins."""
+        filled = []
+        for number, before, after in schedulers[sender].parts:
+            if number not in sent:
+                ends, wake = way_of(number)
+                sent[number] = SentByLayers(transfers, number, ends, requests[number].prompt_tokens, limits.block_tokens, wake)
+                sent[number].ready(*sent[number].filled(0, before))
+                engines[ends[1]].offer(number, sent[number])
+            filled.append((sent[number], *sent[number].filled(before, after)))
+        clock.process(layers_of(filled, begin_ns, end_ns))
+
+    def layers_of(filled: list[tuple[SentByLayers, int, int]], begin_ns: int, end_ns: int) -> Generator[simpy.Event, Any, None]:
+        """The layers of an iteration, which take equal parts of its time."""
+        for layer in range(link.layers):
+            yield clock.timeout(begin_ns - (-(end_ns - begin_ns) * (layer + 1) // link.layers) - clock.time)
+            for one, first, last in filled:
+                one.ready(first, last, layer, link.layers)
+
+    for i, scheduler in enumerate(schedulers):
+        sends = partial(begins, i) if i < prefills and link.layers > 1 else None
+        engines.append(Engine(clock, requests, scheduler, time_of, hand_over if i < prefills else None, sends))
     clock.process(arrivals(clock, requests, engines[:prefills], schedulers[:prefills], router, chosen))
     for engine in engines:
         clock.process(engine.ahead() if ahead else engine.in_turn())

@@ -110,10 +110,12 @@ class Engine:
         scheduler: Scheduler,
         time_of: IterationTime,
         hand_over: Callable[[int, list[int]], None] | None = None,
+        begins: Callable[[int, int], None] | None = None,
         weights: WeightStream | None = None,
     ) -> None:
         self._weights = weights
         self._hand_over = hand_over
+        self._begins = begins
         self._env = env
         self._requests = requests
         self.scheduler = scheduler
@@ -186,10 +188,10 @@ class Engine:
 
     def _idle(self) -> Generator[simpy.Event, Any, None]:
         """Wait for something to do."""
-        since, receives = self._now, self.scheduler.receives
+        since, cause = self._now, self.scheduler.waits_for
         yield self._changed
-        if self.scheduler.running:  # their blocks are on their way
-            self.stall_ns["kv_transfer" if receives else "loads"] += self._now - since
+        if cause is not None:
+            self.stall_ns[cause] += self._now - since
 
     def _through(self, gates: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
         """Wait until blocks can be written."""
@@ -248,6 +250,8 @@ class Engine:
         """When the iteration ends if it waits for nothing, and what is fetched for it."""
         end = self._now + self._time_of(iteration)
         self.samples.append(Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below()))
+        if self._begins is not None:
+            self._begins(self._now, end)
         return end, self.scheduler.fetch(iteration) if iteration.missed else []
 
     def _finish(self, iteration: Iteration) -> None:

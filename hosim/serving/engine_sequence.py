@@ -10,7 +10,11 @@ from hosim.serving.request import Request
 
 
 class HandedOver(Protocol):
-    """A prompt that another engine has computed, whose blocks can be fetched."""
+    """A prompt that another engine computes, whose blocks can be fetched."""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all of it has been computed."""
 
     def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
         """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""

@@ -23,13 +23,17 @@ _MOST_WAYS = 4096
 
 @dataclass(frozen=True)
 class KvLink:
-    """Engines on ``machine``, which has the devices of one; the first ones send over ``peers``. ``name`` says which link it is."""
+    """Engines on ``machine``, which has the devices of one; the first ones send over ``peers``. ``name`` says which link it is.
+
+    Caches are sent in ``layers`` parts while their prompts are computed, or as a whole when they have been (1).
+    """
 
     name: str
     machine: Hardware
     block_bytes: int
     per_host: int | None
     peers: Peers
+    layers: int = 1
 
     def channels(self, clock: SteppedClock, engines: int) -> EngineChannels:
         """The channels of so many engines."""
@@ -103,6 +107,7 @@ class KvTransfers:
 
     def __init__(self, link: KvLink, channels: EngineChannels, requests: int) -> None:
         self._link = link
+        self.block_bytes = link.block_bytes
         self._channels = channels
         self.prefilled_ns = [-1] * requests
         self.fetched_ns = [-1] * requests
@@ -116,14 +121,15 @@ class KvTransfers:
         self.prefilled_ns[number] = self._channels.clock.time
         return _Handed(self, number, ends, blocks, pool, wake)
 
-    def send(self, number: int, ends: tuple[int, int], blocks: int, after: Sequence[Awaited]) -> Awaited:
-        """Transfer so many blocks, once all of ``after`` are over."""
-        clock, machine, copy = self._channels.clock, self._channels.machine, Awaited()
-        self.fetched_ns[number] = clock.time
-        size = blocks * self._link.block_bytes
-        when_over(after, lambda: self._channels.issue(self._channels.ways[ends], machine.device_tier, machine.device_tier, size, copy))
-        copy.then(lambda: self.there_ns.__setitem__(number, clock.time))
-        return copy
+    def asked(self, number: int, copy: Awaited) -> None:
+        """A request's blocks are asked for; they are there when ``copy`` is over."""
+        self.fetched_ns[number] = self._channels.clock.time
+        copy.then(lambda: self.there_ns.__setitem__(number, self._channels.clock.time))
+
+    def send(self, ends: tuple[int, int], size: int, copy: Awaited) -> None:
+        """Transfer so many bytes, which ends ``copy``."""
+        device = self._channels.machine.device_tier
+        self._channels.issue(self._channels.ways[ends], device, device, size, copy)
 
     def hand_overs(self, senders: Sequence[int], decodes: int, stall_ns: int) -> HandOvers:
         """What was moved and waited for; request i was prefilled by engine ``senders[i]``."""
@@ -136,7 +142,7 @@ class KvTransfers:
             sum(way.bytes for way in ways),
             sum(way.busy_ns for way in ways),
             sum(self.there_ns) - sum(self.prefilled_ns),
-            sum(self.fetched_ns) - sum(self.prefilled_ns),
+            sum(max(0, fetched - prefilled) for fetched, prefilled in zip(self.fetched_ns, self.prefilled_ns, strict=True)),
             stall_ns,
         )
         return HandOvers(tuple(senders), tuple(self.prefilled_ns), tuple(self.there_ns), moved)
@@ -153,9 +159,15 @@ class _Handed:
     pool: BlockPool
     wake: Callable[[], None]
 
+    @property
+    def is_computed(self) -> bool:
+        return True
+
     def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
         """Bring the contents of its last blocks; those of the sender are free when they are there."""
-        copy = self.transfers.send(self.number, self.ends, blocks, after)
+        copy = Awaited()
+        self.transfers.asked(self.number, copy)
+        when_over(after, lambda: self.transfers.send(self.ends, blocks * self.transfers.block_bytes, copy))
 
         def there() -> None:
             self.pool.release(self.blocks)

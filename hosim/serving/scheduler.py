@@ -78,8 +78,11 @@ class Scheduler:
         tiers: TieredPool | None = None,
         swap: bool = False,
         prefills: bool = False,
+        whole_prompts: bool = False,
     ) -> None:
         self._prefills = prefills
+        self._whole_prompts = whole_prompts
+        """Whether a sequence has blocks for all of its prompt when it is admitted, so that it is not preempted before that is computed."""
         self._requests = requests
         self._limits = limits
         self.pool = BlockPool(blocks) if tiers is None else tiers
@@ -100,6 +103,8 @@ class Scheduler:
         """The requests that the last iteration admitted."""
         self.gates: list[Awaited] = []
         """What has to be over before the last iteration can begin."""
+        self.parts: list[tuple[int, int, int]] = []
+        """Of an engine that prefills: the requests of the last iteration, and the tokens they have before and after it."""
         self.reads: list[Awaited] = []
         """Copies by layers that the last iteration reads from, each layer as it comes."""
         self.load_waits_ns: list[int] = []
@@ -159,9 +164,12 @@ class Scheduler:
         return sequence.blocks
 
     @property
-    def receives(self) -> bool:
-        """Whether a sequence waits for its blocks from another engine."""
-        return any(sequence.is_received for sequence in self.running)
+    def waits_for(self) -> str | None:
+        """What those that run wait for if nothing is computed: blocks from another engine, or from a tier below."""
+        received = [sequence.handed for sequence in self.running if sequence.is_received]
+        if any(handed is not None and handed.is_computed for handed in received):
+            return "kv_transfer"
+        return "loads" if len(received) < len(self.running) else None
 
     def schedule(self) -> Iteration | None:
         """The next iteration; ``None`` if there is nothing to compute."""
@@ -276,6 +284,8 @@ class Scheduler:
                 sequence.named, sequence.computed = len(sequence.blocks), len(sequence.blocks) * size
                 if not sequence.admitted:
                     self.hit_tokens += sequence.computed
+                if self._whole_prompts:
+                    sequence.blocks = sequence.blocks + self.pool.take(self._blocks(sequence.tokens) - len(sequence.blocks))
             self.waiting.popleft()
             sequence.admitted = True
             self.running.append(sequence)
@@ -352,6 +362,8 @@ class Scheduler:
     def _iteration(self, batch: dict[int, tuple[EngineSequence, int]]) -> Iteration:
         """The batch as an iteration. A sequence whose tokens are all computed gets one more."""
         prefills, emits = [], []
+        if self._prefills:
+            self.parts = [(number, sequence.computed - new, sequence.computed) for number, (sequence, new) in batch.items()]
         decodes = keys = 0
         for number, (sequence, new) in batch.items():
             if new == 1:

@@ -40,11 +40,22 @@ class Both(Shared):
 
 
 def served(
-    requests, prefills=1, decodes=1, tier="", kv=None, machine=None, bytes_=6, blocks=100, router="round_robin", ahead=False, most=4
+    requests,
+    prefills=1,
+    decodes=1,
+    tier="",
+    kv=None,
+    machine=None,
+    bytes_=6,
+    blocks=100,
+    router="round_robin",
+    ahead=False,
+    most=4,
+    layers=1,
 ):
     """Engines of the toy machine, with blocks of 4 tokens and 6 bytes, which go over links of 1 byte a nanosecond or through a tier."""
     machine = machine or toy_machine()
-    link = KvLink("toy", machine, bytes_, None, Peers(prefills, None if tier else GB, tier))
+    link = KvLink("toy", machine, bytes_, None, Peers(prefills, None if tier else GB, tier), layers)
 
     def ns(iteration):
         if kv is not None:
@@ -165,11 +176,45 @@ def test_a_prompt_that_is_preempted_while_its_last_tokens_are_computed(swaps):
     assert not scheduler.running
 
 
+@pytest.mark.parametrize("tier", ["", "ddr"])
+def test_layers_are_sent_while_others_are_computed(tier):
+    """A's prompt takes from 0 to 18, in two layers: 6 bytes are there at 9 and go until 15, and 6 from 18 to 24. A's token comes at 35.
+
+    The second one's prompt takes two iterations: 6 bytes at 9, 18, 27 and 36, so that its cache is there at 42 instead of 60.
+    """
+    assert served([A], tier=tier, layers=2).token_ns == ((35, 46, 57),)
+    longer = served([Request(0, 16, 1)], tier=tier, layers=2)
+    assert longer.token_ns == ((53,),)
+    moved = longer.handed.figures
+    assert (moved.transfers, moved.bytes, moved.wait_ns, moved.queue_ns, moved.stall_ns) == (4, 24, 6, 0, 6)
+    assert served([Request(0, 16, 1)], tier=tier).token_ns == ((36 + 24 + 11,),)
+
+
+def test_layers_that_nobody_has_room_for_are_sent_later():
+    """Two blocks on each engine. A's are free again at 24 on the first, and B is computed there from 24 to 42; on the other one at 35.
+
+    So B's first layer, ready at 33, is sent from 35 to 41, and the second from 42 to 48.
+    """
+    found = served([Request(0, 8, 1), Request(1, 8, 1)], blocks=2, layers=2)
+    assert (found.scheduled_ns, found.token_ns) == ((0, 24), ((35,), (59,)))
+    assert (found.handed.prefilled_ns, found.handed.transferred_ns) == ((18, 42), (24, 48))
+
+
+def test_what_either_engine_has_is_known_when_layers_are_sent():
+    """The second request begins as the first: one block of three is computed, which the other engine does not have, in one token: 11 ns.
+
+    Its layers of 3 bytes are there at 109 and 114, as the first is ready at 105.5, and the second at 111.
+    """
+    found = served([Request(0, 8, 1, (1, 2), 4), Request(100, 9, 1, (1, 2, 3), 4)], layers=2)
+    assert (found.handed.transferred_ns[1], found.token_ns[1]) == (114, (125,))
+    assert found.handed.figures.bytes == 12 + 6
+
+
 @settings(max_examples=25)
-@given(REQUESTS, st.booleans(), st.integers(1, 4))
-def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead, most):
+@given(REQUESTS, st.booleans(), st.integers(1, 4), st.integers(1, 3))
+def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead, most, layers):
     """With room for all, the first engine does what an engine does that answers each with one token."""
-    found = served(requests, ahead=ahead, most=most, bytes_=0)
+    found = served(requests, ahead=ahead, most=most, bytes_=0, layers=layers)
     alone = serve_requests([replace(r, output_tokens=1) for r in requests], EngineLimits(8, most, 4), 100, toy_ns, ahead=ahead)
     assert found.scheduled_ns == alone.scheduled_ns
     assert found.handed.prefilled_ns == tuple(tokens[0] for tokens in alone.token_ns)
@@ -188,12 +233,13 @@ def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead
     st.booleans(),
     st.booleans(),
     st.integers(0, 6),
-    st.sampled_from(["", "ddr"]),
+    st.tuples(st.sampled_from(["", "ddr"]), st.integers(1, 3)),
 )
-def test_what_holds_for_any_requests(requests, policy, router, engines, blocks, ahead, swaps, room, tier):
+def test_what_holds_for_any_requests(requests, policy, router, engines, blocks, ahead, swaps, room, link):
     """Every request gets its tokens after its blocks; prompts are computed here and answers there; nothing is held at the end."""
+    tier, layers = link
     kv = None if policy is None else Both(KvSetup(policy, toy_machine(), (("ddr", room),), 6, swaps))
-    found = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead)
+    found = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead, layers=layers)
     assert [len(tokens) for tokens in found.token_ns] == [request.output_tokens for request in requests]
     assert all(one < other for tokens in found.token_ns for one, other in pairwise(tokens))
     there = found.handed
@@ -211,7 +257,7 @@ def test_what_holds_for_any_requests(requests, policy, router, engines, blocks, 
     for engine in range(engines[0]):
         own = [found.scheduled_ns[number] for number, of in enumerate(there.prefill_instances) if of == engine]
         assert own == sorted(own)
-    again = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead)
+    again = served(requests, *engines, tier, kv, blocks=blocks, router=router, ahead=ahead, layers=layers)
     assert again == found
 
 
@@ -266,12 +312,22 @@ def test_the_command_and_the_function():
     assert (
         data["kv_transfer"]["bytes"] == 4 * 6 * 16 * 2 * 12 * 768 * 2
     )  # 6 blocks of 16 tokens: keys and values of 12 layers, 2 bytes each
+    by_layers = json.loads(CliRunner().invoke(app, [*apart, "--json", "--kv-sending", "layers"]).stdout)
+    assert by_layers["kv_transfer"]["bytes"] == data["kv_transfer"]["bytes"]
+    assert by_layers["kv_transfer"]["transfers"] > 4 * 6  # of twelve layers each
+    assert by_layers["ttft_ns"]["mean"] < data["ttft_ns"]["mean"]
     table = CliRunner().invoke(app, apart, env={"COLUMNS": "200"}).stdout
     assert "gpt2 on 1 (prefill) and 2 (decode) x h100-80gb-sxm behind round_robin: 4 requests" in table
     assert "4 caches, 13.5 MiB of each device, went from prefill to decode over links; " in table
     for more, error in [
         (["--prefill-instances", "1"], "decode_instances: expected at least 1 engine beside those of the other kind, got 0"),
         (["--kv-link", "ddr"], "kv_link: caches are transferred to engines that decode: ask for prefill_instances and decode_instances"),
+        ([*apart[-4:], "--kv-sending", "layer"], "kv_sending: unknown way of sending 'layer'; did you mean 'layers'?"),
+        (["--kv-sending", "layers"], "kv_sending: caches are sent to engines that decode: ask for prefill_instances and decode_instances"),
+        (
+            [*apart[-4:], "--kv-sending", "layers", "--kv", "lru:loading=layers"],
+            "kv_sending: layers that are sent while others come up are not modelled: leave out loading=layers",
+        ),
         ([*apart[-4:], "--instances", "2"], "instances: leave out one of instances, and prefill_instances with decode_instances"),
     ]:
         outcome = CliRunner().invoke(app, [*line, *more])
@@ -291,3 +347,6 @@ def test_mooncake_with_prefill_and_decode_apart(shared):
     moved = data["kv_transfer"]
     assert (moved["transfers"], moved["bytes"] // 10**9) == (12031, 18480)
     assert (moved["wait_ns"] // 10**9, moved["queue_ns"] // 10**9) == (105, 54)
+    by_layers = hosim.serve("llama-3.1-8b", H100, trace, **asked, kv_sending="layers").summary()
+    assert round(by_layers["ttft_ns"]["mean"] / 1e6) == 903
+    assert by_layers["kv_transfer"]["wait_ns"] // 10**8 == 8
