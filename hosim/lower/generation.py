@@ -195,8 +195,8 @@ def _traced(
     for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
         if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
             raise InputError(
-                f"{type(old).__name__} changes at each token in a way that a captured program cannot repeat; if it has a sliding window "
-                "that no text exceeds, set config.sliding_window = None"
+                f"{type(old).__name__} changes at each token in a way that a captured program cannot repeat; give generate no cache, "
+                "and it makes one that keeps all tokens"
             )
     module.graph.eliminate_dead_code()
     constants = lift_constants(module)
@@ -226,8 +226,22 @@ def _twin(model: Any, forward: Callable[[], Any]) -> Any:
     """A model that shares everything with ``model`` but its guard, and whose ``forward`` is what ``forward`` returns."""
     twin = copy.copy(model)
     twin._forward_pre_hooks = OrderedDict()
+    twin._prepare_static_cache = functools.partial(_whole_cache, type(twin)._prepare_static_cache, twin)
     twin.forward = functools.wraps(model.forward)(lambda *args, **kwargs: forward()(*args, **kwargs))
     return twin
+
+
+def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: Any) -> Any:
+    """The static cache that ``generate`` makes, without layers that slide: they keep all tokens, and the mask of attention has the window.
+
+    A layer that slides counts tokens in Python, so that each token would need a program of its own.
+    """
+    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
+
+    cache = prepared(twin, *args, **kwargs)
+    length = twin._previous_max_cache_length
+    cache.layers = [StaticLayer(max_cache_len=length) if type(one) is StaticSlidingWindowLayer else one for one in cache.layers]
+    return cache
 
 
 def _static_layers(cache: Any) -> Sequence[Any]:

@@ -103,20 +103,22 @@ class Replicas:
 
 
 class _Average:
-    """Averages a gradient over the processes, as torch does: scaled first, then added up."""
+    """Begins to average a gradient over the processes, as torch does (scaled first, then added up), and returns what to wait for."""
 
     __module__ = "hosim_step"
     __name__ = __qualname__ = "all_reduce"
     tags = IN_ORDER
+    begins = True
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
 
-    def __call__(self, gradient: torch.Tensor) -> None:
-        if self._wrapped.require_backward_grad_sync:
-            group = self._wrapped.process_group
-            gradient.mul_(1.0 / distributed.get_world_size(group))
-            distributed.all_reduce(gradient, group=group)
+    def __call__(self, gradient: torch.Tensor) -> Any:
+        if not self._wrapped.require_backward_grad_sync:
+            return None
+        group = self._wrapped.process_group
+        gradient.mul_(1.0 / distributed.get_world_size(group))
+        return distributed.all_reduce(gradient, group=group, async_op=True)
 
 
 class _FromTheFirst:

@@ -5,12 +5,13 @@ reads, and for every transfer of each tensor that it writes; a transfer waits fo
 previous cache op. Memory follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is issued; those of a
 detached or dead tensor are released where it is dropped, or when the transfers that read them have ended.
 
-All ops run on one queue, whatever their stream. Random numbers are drawn in the listed order.
+All ops run on one queue, whatever their stream; exchanges with other processes that an op begins run beside it. Random numbers are drawn in
+the listed order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,10 @@ from torch.fx import Node
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
-from hosim.hardware import Channel, Hardware
+from hosim.hardware import Hardware
+from hosim.lower.chunks import Chunks
 from hosim.lower.copy_ways import copy_ways, tiers_used
+from hosim.lower.exchanges_under_way import ExchangesUnderWay
 from hosim.lower.levels import levels, resident_bytes
 from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
@@ -67,6 +70,8 @@ class Executor:
         self._written = {t for op in plan.graph.ops for t in op.writes}
         self._ways = dict(copy_ways(plan, hardware))
         device.check_tiers(tiers_used(plan, self._ways))
+        self._exchanges = ExchangesUnderWay()
+        self._chunks = Chunks(plan, hardware, device)
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
         self.closed = False
@@ -175,6 +180,7 @@ class Executor:
             return []
         self.closed = True
         self._values.kept.clear()
+        self._exchanges.forget()
         lost: list[str] = []
         try:
             for residents in self._holders:
@@ -230,6 +236,7 @@ class Executor:
             with torch.no_grad(), torch._C._DisableAutocast(), self.device.running(self._resident_bytes):
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
+                self.device.compute.launch(self._exchanges.settle_all, (), None)
             if record:
                 self.timeline = timeline_of(self._plan, self.device.take_record())
             lost = self._residents.bring_back(inputs)
@@ -277,7 +284,13 @@ class Executor:
         def compute() -> None:
             if level is not None:
                 self.device.hold_back(level)
-            self._values.keep(node, self._call_op(node))
+            uses = self._plan.graph.ops[i].uses
+            self._exchanges.settle(uses)
+            result = self._call_op(node)
+            if getattr(node.target, "begins", False):
+                self._exchanges.begun(uses, result)
+            else:
+                self._values.keep(node, result)
             for block, last in stale:
                 block.release(last)
             self._values.drop(drops)
@@ -307,6 +320,7 @@ class Executor:
         level = self._levels.get(node)
 
         def issue() -> None:
+            self._exchanges.settle((cache_op.tensor,))
             if fills or empties:
                 storage = self._values.value(value).untyped_storage()
                 if fills:
@@ -330,7 +344,7 @@ class Executor:
 
         joins = (issued, *resident.last) if resident.is_late else (issued,)
         hops, parts = self._ways[k]
-        resident.last, read = self._transfers(hops, parts, source, block or inside, (issued, *resident.last), joins, arrived)
+        resident.last, read = self._chunks.queue(hops, parts, source, block or inside, (issued, *resident.last), joins, arrived)
         if empties:
             resident.leaving = read  # which begins when the cache op before has ended
             device.later(read, inside.close)  # what is freed meanwhile is there as long as it is read
@@ -344,61 +358,6 @@ class Executor:
         if gone is not None:
             self._give_back([gone])
 
-    def _transfers(
-        self,
-        hops: tuple[Channel, ...],
-        parts: tuple[Label, ...],
-        source: Any,
-        destination: Any,
-        after: tuple[Event, ...],
-        joins: tuple[Event, ...],
-        arrived: Callable[[], None],
-    ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns its ends, and those of its first hop.
-
-        A copy takes its place on the channel when it is issued, and a chunk when it has passed the previous hop. To avoid circular waits, a
-        tensor that has taken a route has each further cache op take its place when the previous one is done.
-        """
-        left = [None] * len(parts)
-        ends, read = [], []
-        ahead: list[tuple[Event, ...]] = [()] * len(hops)
-        start = 0
-        for label in parts:
-            size = label.size_bytes
-            at, waits, place = source, after, joins
-            for h, hop in enumerate(hops):
-                to = destination if h == len(hops) - 1 else self._staged(hop.destination, label)
-                room = None if hop.destination == self.hardware.device_tier else to.take
-                work = self._move(hop.name, at, to, start, start + size, left if to is destination else None, arrived)
-                end = self.device.channel(hop.name).submit(work, (*waits, *ahead[h]), label, room, place)
-                ahead[h] = (end,)
-                if h:
-                    at.release((end,))
-                else:
-                    read.append(end)
-                at, waits, place = to, (end,), (end,)
-            ends.append(end)
-            start += size
-        return tuple(ends), tuple(read)
-
-    def _staged(self, tier: str, label: Label) -> Any:
-        """A block on the way of one part of a copy."""
-        return self.device.block(tier, label.size_bytes, self._plan.graph.tensors[self._plan.cache_ops[label.cache_op].tensor].name)
-
-    def _move(
-        self, channel: str, source: Any, destination: Any, start: int, stop: int, left: list[None] | None, arrived: Callable[[], None]
-    ) -> Callable[[], None]:
-        """The work of one transfer. ``left`` has an entry for each outstanding one: the last one marks the tensor as arrived."""
-
-        def move() -> None:
-            self.device.move(channel, source, destination, start, stop)
-            if left is not None:
-                left.pop()
-                if not left:
-                    arrived()
-
-        return move
-
     def _detach(self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
         last, leaving = resident.last, resident.leaving
         unused: tuple[Event, ...] = ()
@@ -409,6 +368,7 @@ class Executor:
         gone = self._residents.used(cache_op.tensor)
 
         def detach() -> None:
+            self._exchanges.settle((cache_op.tensor,))
             if block is None:
                 resident.is_whole = False
                 self.device.free(self._values.value(value).untyped_storage(), leaving)

@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from exported_models import MODELS  # noqa: E402
 from lowering import MACHINE, same  # noqa: E402
+from transformers.cache_utils import StaticLayer  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
@@ -119,15 +120,56 @@ def test_families(name, attention):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["mistral", "gemma3"])
+def test_windows_that_slide(name, attention):
+    """More tokens than a window has: the cache keeps all of them, and the mask has the window."""
+    if name == "mistral":
+        model = model_of(name)  # whose window has eight tokens
+    else:
+        kinds = ["sliding_attention", "full_attention"]
+        config = transformers.Gemma3TextConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            sliding_window=3,
+            layer_types=kinds,
+        )
+        torch.manual_seed(0)
+        model = transformers.Gemma3ForCausalLM(config).eval()
+        model.generation_config.update(eos_token_id=None, pad_token_id=0)
+    model.set_attn_implementation(attention)
+    greedy = {"max_new_tokens": 8, "do_sample": False}
+    padded = {"attention_mask": torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])}
+    length = PROMPT.shape[1] + greedy["max_new_tokens"] - 1  # the last token is not looked at
+
+    def whole():
+        cache = transformers.StaticCache(config=model.config, max_cache_len=length)
+        cache.layers = [StaticLayer(max_cache_len=length) for _ in cache.layers]
+        return cache
+
+    wanted = [scored(model, **greedy, past_key_values=whole(), **more) for more in ({}, padded)]
+    dynamic = [scored(model, **greedy, **more) for more in ({}, padded)]
+    with offloaded(model) as ours:
+        made = [scored(ours, **greedy, **more) for more in ({}, padded)]
+        assert len(ours.programs) <= 4  # and not one for each of 16 tokens
+    for one, same_cache, default in zip(made, wanted, dynamic, strict=True):
+        assert same(one, same_cache)
+        assert torch.equal(one[0], default[0])
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(one[1], default[1], strict=True))
+
+
+@pytest.mark.long
 def test_models_that_cannot():
-    window = "StaticSlidingWindowLayer changes at each token in a way that a captured program cannot repeat; if it has a sliding window"
-    with offloaded(model_of("mistral"), policy="layerwise", parameters={}, budget=None) as ours:
-        assert refused(ours, PROMPT).startswith(window)
+    window = "StaticSlidingWindowLayer changes at each token in a way that a captured program cannot repeat; give generate no cache"
     model = model_of("mistral")
-    model.config.sliding_window = None
-    wanted = scored(model, max_new_tokens=3, do_sample=False, cache_implementation="static")
+    own = transformers.StaticCache(config=model.config, max_cache_len=8)
     with offloaded(model, policy="layerwise", parameters={}, budget=None) as ours:
-        assert same(scored(ours, max_new_tokens=3, do_sample=False), wanted)
+        assert refused(ours, PROMPT, past_key_values=own).startswith(window)
     both = {"input_ids": PROMPT, "decoder_input_ids": PROMPT, "use_cache": False}
     with hosim.offload(model_of("t5"), both, hardware=MACHINE, policy="layerwise") as ours:
         assert refused(ours, PROMPT) == "generate calls encoder and decoder apart, and only models without an encoder can do so offloaded"

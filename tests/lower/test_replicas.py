@@ -80,6 +80,53 @@ def test_what_exchanges_in_another_way_is_refused(alone):
         Replicas(model)
 
 
+class Late:
+    """An exchange whose result is there once it is waited for, and nothing before: what used it too early would compute with it."""
+
+    def __init__(self):
+        self.log = []
+
+    def __call__(self, gradient, group=None, async_op=False):
+        assert async_op
+        self.log.append("begin")
+        result = gradient.clone()
+        gradient.fill_(torch.nan)
+        return LateWork(self.log, gradient, result)
+
+
+class LateWork:
+    def __init__(self, log, gradient, result):
+        self.log, self.gradient, self.result = log, gradient, result
+
+    def wait(self):
+        self.log.append("wait")
+        self.gradient.copy_(self.result)
+
+
+def test_exchanges_run_beside_the_rest_of_backward(alone, monkeypatch):
+    """All four gradients are under way before the first is waited for, where the update, a copy or the caller uses it."""
+    late = Late()
+    monkeypatch.setattr(distributed, "all_reduce", late)
+    model, optimizer = made()
+    model.module.other.requires_grad_(False)
+    twin = One()
+    twin_optimizer = torch.optim.SGD([p for name, p in twin.named_parameters() if not name.startswith("other")], lr=0.1, fused=True)
+    with hosim.offload(model, X, optimizer=optimizer, loss=loss_of, **SMALL) as step:
+        for i in range(3):
+            wanted = loss_of(twin, {"x": X})
+            wanted.backward()
+            twin_optimizer.step()
+            twin_optimizer.zero_grad()
+            if i < 2:
+                assert torch.equal(step(x=X), wanted)
+            else:
+                assert torch.equal(step.backward(x=X), wanted)
+                assert late.log[-4:] == ["wait"] * 4
+                step.optimizer_step()
+            assert late.log == (["begin"] * 4 + ["wait"] * 4) * (i + 1)
+    assert all(torch.equal(a, b) for a, b in zip(model.module.state_dict().values(), twin.state_dict().values(), strict=True))
+
+
 @pytest.mark.long
 def test_two_processes(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("replicas.py"))]
