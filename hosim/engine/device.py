@@ -7,13 +7,12 @@ instant (:meth:`DeviceReplay.run_stream`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from hosim.engine.channels import IssuedTransfer
 from hosim.engine.clock import NEVER, Alarm, Clock, Process
 from hosim.engine.compiled_plan import PENDING, VALID, CompiledPlan, IssuedOp, TrackedOp
 from hosim.engine.device_memory import DeviceMemory
-from hosim.engine.link_groups import LinkGroup
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import Runtime
@@ -67,10 +66,6 @@ class DeviceReplay:
     def contention_of(self, stream: Stream) -> MemoryContention | None:
         """What copies take of the memory that the ops of a stream use."""
         return self.contention
-
-    def watching(self) -> Callable[[LinkGroup, int], None] | None:
-        """Who is to know when the rates of transfers change, if copies can slow ops down."""
-        return None if self.contention is None else self.contention.take
 
     # -- the process of a stream -------------------------------------------------------------------------------
 

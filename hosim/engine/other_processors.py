@@ -7,7 +7,7 @@ A tier that devices share has its processor in equal parts: each has one, also w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -72,11 +72,8 @@ class ProcessorsReplay(DeviceReplay):
         tier = self._tier(stream.queue[0])
         return self.contention if tier == self.memory.tier else self.contentions.get(tier)
 
-    def watching(self) -> Callable[[LinkGroup, int], None] | None:
-        """Those of every processor."""
-        return self._take
-
-    def _take(self, group: LinkGroup, now: int) -> None:
+    def take(self, group: LinkGroup, now: int) -> None:
+        """Of one device: tell the ops of all processors that the rates of a group's transfers are others from now on."""
         if self.contention is not None:
             self.contention.take(group, now)
         for contention in self.contentions.values():

@@ -204,8 +204,10 @@ class _Replay:
             for channel in device.crossing:
                 channel.undivided = True  # it asks for no more than its part
             device.memory.groups = list(dict.fromkeys(groups))
-            for group in groups if self.uses else ():
-                group.watch = device.watching() if len(self.devices) == 1 else self._rates_changed
+            if self.uses and device.contention is not None:
+                alone = device.take if isinstance(device, ProcessorsReplay) else device.contention.take
+                for group in groups:
+                    group.watch = alone if len(self.devices) == 1 else self._rates_changed
 
     def _device(self, position: int, record: bool, placing: _Placing) -> DeviceReplay:
         plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph

@@ -8,7 +8,7 @@ from random import Random
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, machine_of_copies, memory_uses
-from hosim.engine.compiled_plan import compile_graph
+from hosim.engine.compiled_graph import compile_graph
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.hyperoffload.simulated_moves import SimulatedMoves
 from hosim.planner.hyperoffload.simulator_state import NEVER, ORDER, RunState
