@@ -16,162 +16,18 @@ from hosim.collector import no_collection
 from hosim.derived import Deriving
 from hosim.errors import GraphError
 from hosim.frozen_twins import twin_of
+from hosim.graph_check import check_graph
+from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
-from hosim.units import LARGEST, human_size
+from hosim.units import human_size
 
 if TYPE_CHECKING:
     import networkx
 
-T = TypeVar("T")
+__all__ = ["DEVICE", "KINDS", "MAIN_STREAM", "PERSISTENT_KINDS", "Graph", "GraphBuilder", "Op", "Tensor"]
+
 N = TypeVar("N")
-
-KINDS = (
-    "parameter",
-    "gradient",
-    "optimizer_state",
-    "activation",
-    "kv_cache",
-    "expert",
-    "input",
-    "output",
-    "buffer",
-)
-"""Every kind of tensor, in the order in which tables and plots list them."""
-
-_KNOWN_KINDS = frozenset(KINDS)
-
-PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cache", "input", "buffer"})
-"""Kinds that hold their contents at time 0 and survive the step, unless a tensor says otherwise."""
-
-
-MAIN_STREAM = "compute"
-"""The stream that ops are in unless they say otherwise."""
-
-DEVICE = "device"
-"""What files and messages call the processor of the device."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One storage; views of it are the same tensor.
-
-    Parameters
-    ----------
-    name
-        Its name, unique in the graph.
-    size_bytes
-        The bytes it occupies.
-    kind
-        One of :data:`KINDS`.
-    home
-        The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor that the step itself produces.
-    persistent
-        Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind; after construction it is a bool.
-
-    References
-    ----------
-    ``docs/formats.md`` describes workloads.
-
-    Examples
-    --------
-    >>> Tensor("w", 40, "parameter").persistent, Tensor("a", 30).persistent
-    (True, False)
-    """
-
-    name: str
-    size_bytes: int
-    kind: str = "activation"
-    home: str | None = None
-    persistent: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.persistent is None:
-            object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One computation.
-
-    Parameters
-    ----------
-    name
-        Its name, unique in the graph.
-    kind
-        What it computes, such as ``matmul``.
-    inputs
-        The positions of the tensors it reads.
-    outputs
-        The positions of the tensors it produces.
-    mutates
-        The positions of the tensors it changes in place.
-    deps
-        The positions of ops that must end before it starts, beyond those that tensors imply.
-    stream
-        The stream it runs on.
-    duration_ns
-        Its measured duration in nanoseconds, which wins over the cost model.
-    flops
-        Floating-point operations.
-    bytes_accessed
-        Bytes read and written in the tier of its processor.
-    dtype
-        The data type, which chooses the peak of the processor.
-    workspace_bytes
-        Bytes held in the tier of its processor while it runs.
-    kernel
-        The class of kernels that it is one of, such as ``gemm``; empty: none that hosim knows.
-    sizes
-        The sizes of that class, in its order.
-    processor
-        The tier whose processor runs it; empty: the device.
-    also_on
-        Other processors that a plan may let it run on instead, each with its measured duration there, or ``None``: what the cost model
-        says.
-
-    References
-    ----------
-    :mod:`hosim.costmodel.op_time` estimates its time if ``duration_ns`` is ``None``.
-
-    Examples
-    --------
-    >>> Op("f", "matmul", inputs=(0,), mutates=(1,), outputs=(2,)).uses
-    (0, 2, 1)
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    mutates: tuple[int, ...] = ()
-    deps: tuple[int, ...] = ()
-    stream: str = MAIN_STREAM
-    duration_ns: int | None = None
-    flops: int = 0
-    bytes_accessed: int = 0
-    dtype: str = "bf16"
-    workspace_bytes: int = 0
-    kernel: str = ""
-    sizes: tuple[int, ...] = ()
-    processor: str = ""
-    also_on: tuple[tuple[str, int | None], ...] = ()
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Tensors that must be resident when the op starts: its inputs and what it mutates, each once."""
-        return self.inputs if not self.mutates else tuple(dict.fromkeys(self.inputs + self.mutates))
-
-    @property
-    def writes(self) -> tuple[int, ...]:
-        """Tensors whose contents the op sets: its outputs and what it mutates, each once."""
-        return self.outputs if not self.mutates else tuple(dict.fromkeys(self.outputs + self.mutates))
-
-    @property
-    def uses(self) -> tuple[int, ...]:
-        """Every tensor the op touches (input, output or mutated), each once."""
-        return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
-
 
 _TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
 
@@ -213,7 +69,7 @@ class Graph(Deriving, InCells):
     meta: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_graph(self.tensors, self.ops)
 
     def __repr__(self) -> str:
         held = human_size(sum(self.tensors[t].size_bytes for t in self.initial))
@@ -336,116 +192,6 @@ class Graph(Deriving, InCells):
                 shared = [self.tensors[t].name for t in self.ops[p].uses if t in touched]
                 view.add_edge(self.ops[p].name, op.name, tensors=tuple(shared))
         return view
-
-
-def _check(graph: Graph) -> None:
-    """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
-    if not _consistent(graph.tensors, graph.ops):
-        _explain(graph)
-
-
-def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
-    """Whether nothing contradicts itself: the rules of :func:`_explain` in a quarter of its time, without saying which is broken."""
-    names = {tensor.name for tensor in tensors}
-    op_names = {op.name for op in ops}
-    mixed = len({op.processor for op in ops}) > 1 and len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops})
-    if mixed or len(names) < len(tensors) or len(op_names) < len(ops) or "" in names or "" in op_names:
-        return False
-    sizes = [tensor.size_bytes for tensor in tensors]
-    if not {tensor.kind for tensor in tensors} <= _KNOWN_KINDS or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
-        return False
-    there = [bool(tensor.persistent or tensor.home) for tensor in tensors]
-    count = len(tensors)
-    for i, op in enumerate(ops):
-        inputs, outputs, mutates = op.inputs, op.outputs, op.mutates
-        for t in inputs:
-            if not 0 <= t < count or not there[t]:
-                return False
-        for t in mutates:
-            if not 0 <= t < count or not there[t]:
-                return False
-        for t in outputs:
-            if not 0 <= t < count:
-                return False
-            there[t] = True
-        if (len(inputs) > 1 and len(set(inputs)) < len(inputs)) or (len(outputs) > 1 and len(set(outputs)) < len(outputs)):
-            return False
-        if len(mutates) > 1 and len(set(mutates)) < len(mutates):
-            return False
-        if op.deps and not (min(op.deps) >= 0 and max(op.deps) < i):
-            return False
-        if not (0 <= op.flops <= LARGEST and 0 <= op.bytes_accessed <= LARGEST and 0 <= op.workspace_bytes <= LARGEST):
-            return False
-        if op.duration_ns is not None and not 0 <= op.duration_ns <= LARGEST:
-            return False
-        if op.also_on and _wrong_processors(op):
-            return False
-    return True
-
-
-def _wrong_processors(op: Op) -> str:
-    """What is wrong with the other processors of an op; empty if nothing is."""
-    names = [op.processor, *[name for name, _ in op.also_on]]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        return f"lists the processor {twice or DEVICE!r} twice (its own is {op.processor or DEVICE!r})"
-    wrong = [ns for _, ns in op.also_on if ns is not None and not 0 <= ns <= LARGEST]
-    return f"expected a duration of at least 0 and up to 2^63-1, got {wrong[0]!r:.30}" if wrong else ""
-
-
-def _too_large(figure: int) -> str:
-    return f"expected an integer up to 2^63-1, got {figure if figure < 10**30 else 'one of more than 30 digits'}"
-
-
-def _explain(graph: Graph) -> None:
-    """Raise :class:`GraphError` for the first contradiction."""
-    names: set[str] = set()
-    for i, tensor in enumerate(graph.tensors):
-        if not tensor.name or tensor.name in names:
-            raise GraphError(f"tensor name {tensor.name!r} is {'listed twice' if tensor.name else 'empty'}", where=f"tensors[{i}].name")
-        names.add(tensor.name)
-        if tensor.kind not in KINDS:
-            raise GraphError(f"unknown kind {tensor.kind!r}; expected one of {', '.join(KINDS)}", where=f"tensors[{i}].kind")
-        if tensor.size_bytes < 0:
-            raise GraphError(f"expected bytes of at least 0, got {tensor.size_bytes}", where=f"tensors[{i}].bytes")
-        if tensor.size_bytes > LARGEST:
-            raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
-    names.clear()
-    written, processors = bytearray(len(graph.tensors)), dict[str, str]()
-    for i, op in enumerate(graph.ops):
-        if not op.name or op.name in names:
-            raise GraphError(f"op name {op.name!r} is {'listed twice' if op.name else 'empty'}", where=f"ops[{i}].name")
-        names.add(op.name)
-        if processors.setdefault(op.stream, op.processor) != op.processor:
-            message = f"op {op.name!r} is on the stream {op.stream!r} with ops of another processor; give it a stream of its own"
-            raise GraphError(message, where=f"ops[{i}].processor")
-        for label in ("duration_ns", "flops", "bytes_accessed", "workspace_bytes"):
-            value = getattr(op, label)
-            if value is not None and value < 0:
-                raise GraphError(f"expected at least 0, got {value}", where=f"ops[{i}].{label}")
-            if value is not None and value > LARGEST:
-                raise GraphError(_too_large(value), where=f"ops[{i}].{label}")
-        if op.also_on and (wrong := _wrong_processors(op)):
-            raise GraphError(f"op {op.name!r}: {wrong}", where=f"ops[{i}].also_on")
-        for label in ("inputs", "outputs", "mutates"):
-            listed: tuple[int, ...] = getattr(op, label)
-            for j, t in enumerate(listed):
-                if not 0 <= t < len(graph.tensors):
-                    raise GraphError(f"no tensor number {t}", where=f"ops[{i}].{label}[{j}]")
-                tensor = graph.tensors[t]
-                if label != "outputs" and not (written[t] or tensor.persistent or tensor.home):
-                    raise GraphError(
-                        f"op {op.name!r} uses tensor {tensor.name!r} before any op produces it; "
-                        "list its producer first, or give the tensor a home if it is there from the start",
-                        where=f"ops[{i}].{label}[{j}]",
-                    )
-            if len(set(listed)) != len(listed):
-                raise GraphError(f"op {op.name!r} lists a tensor twice", where=f"ops[{i}].{label}")
-        for t in op.outputs:
-            written[t] = 1
-        for j, d in enumerate(op.deps):
-            if not 0 <= d < i:
-                raise GraphError(f"op {op.name!r} depends on an op that is not listed before it", where=f"ops[{i}].deps[{j}]")
 
 
 class GraphBuilder:

@@ -160,13 +160,9 @@ class DeviceReplay:
             stream.running = i
             if issues is not None:
                 memory.start_transfers(now, False)
-            if contention is None:
-                end = now + durations[i]
-            else:
-                begun = contention.begin(stream, i, now, durations[i])
-                if begun is None:
-                    continue
-                end = begun
+            end = now + durations[i] if contention is None else contention.begin(stream, i, now, durations[i])
+            if end is None:  # others say when
+                continue
             if schedule and schedule[0][0] <= end:
                 stream.alarm.ring_at(end)
             else:  # nothing else happens until this op ends: its end need not go through the schedule

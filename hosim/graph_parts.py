@@ -1,0 +1,149 @@
+"""What a graph is made of: tensors and ops, as frozen, integer-indexed data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "activation",
+    "kv_cache",
+    "expert",
+    "input",
+    "output",
+    "buffer",
+)
+"""Every kind of tensor, in the order in which tables and plots list them."""
+
+PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cache", "input", "buffer"})
+"""Kinds that hold their contents at time 0 and survive the step, unless a tensor says otherwise."""
+
+
+MAIN_STREAM = "compute"
+"""The stream that ops are in unless they say otherwise."""
+
+DEVICE = "device"
+"""What files and messages call the processor of the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One storage; views of it are the same tensor.
+
+    Parameters
+    ----------
+    name
+        Its name, unique in the graph.
+    size_bytes
+        The bytes it occupies.
+    kind
+        One of :data:`KINDS`.
+    home
+        The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor that the step itself produces.
+    persistent
+        Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind; after construction it is a bool.
+
+    References
+    ----------
+    ``docs/formats.md`` describes workloads.
+
+    Examples
+    --------
+    >>> Tensor("w", 40, "parameter").persistent, Tensor("a", 30).persistent
+    (True, False)
+    """
+
+    name: str
+    size_bytes: int
+    kind: str = "activation"
+    home: str | None = None
+    persistent: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.persistent is None:
+            object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One computation.
+
+    Parameters
+    ----------
+    name
+        Its name, unique in the graph.
+    kind
+        What it computes, such as ``matmul``.
+    inputs
+        The positions of the tensors it reads.
+    outputs
+        The positions of the tensors it produces.
+    mutates
+        The positions of the tensors it changes in place.
+    deps
+        The positions of ops that must end before it starts, beyond those that tensors imply.
+    stream
+        The stream it runs on.
+    duration_ns
+        Its measured duration in nanoseconds, which wins over the cost model.
+    flops
+        Floating-point operations.
+    bytes_accessed
+        Bytes read and written in the tier of its processor.
+    dtype
+        The data type, which chooses the peak of the processor.
+    workspace_bytes
+        Bytes held in the tier of its processor while it runs.
+    kernel
+        The class of kernels that it is one of, such as ``gemm``; empty: none that hosim knows.
+    sizes
+        The sizes of that class, in its order.
+    processor
+        The tier whose processor runs it; empty: the device.
+    also_on
+        Other processors that a plan may let it run on instead, each with its measured duration there, or ``None``: what the cost model
+        says.
+
+    References
+    ----------
+    :mod:`hosim.costmodel.op_time` estimates its time if ``duration_ns`` is ``None``.
+
+    Examples
+    --------
+    >>> Op("f", "matmul", inputs=(0,), mutates=(1,), outputs=(2,)).uses
+    (0, 2, 1)
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    deps: tuple[int, ...] = ()
+    stream: str = MAIN_STREAM
+    duration_ns: int | None = None
+    flops: int = 0
+    bytes_accessed: int = 0
+    dtype: str = "bf16"
+    workspace_bytes: int = 0
+    kernel: str = ""
+    sizes: tuple[int, ...] = ()
+    processor: str = ""
+    also_on: tuple[tuple[str, int | None], ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Tensors that must be resident when the op starts: its inputs and what it mutates, each once."""
+        return self.inputs if not self.mutates else tuple(dict.fromkeys(self.inputs + self.mutates))
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Tensors whose contents the op sets: its outputs and what it mutates, each once."""
+        return self.outputs if not self.mutates else tuple(dict.fromkeys(self.outputs + self.mutates))
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """Every tensor the op touches (input, output or mutated), each once."""
+        return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
