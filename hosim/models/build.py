@@ -49,6 +49,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "activations": tuple(ACTIVATIONS),
     "products": ("fp8",),
     "cache_dtype": tuple(CACHES),
+    "kept_dtype": tuple(CACHES),
     "schedule": SCHEDULES,
     "update": UPDATES,
 }
@@ -369,6 +370,8 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("kv_block works for models without a sliding window only", where="kv_block")
     if run.checkpoint_layers is not None and not run.checkpoint:
         raise InputError("checkpoint_layers works with checkpoint: true only", where="checkpoint_layers")
+    if run.kept_dtype is not None and not (run.checkpoint and run.training):
+        raise InputError("works for phase=train with checkpoint: true only", where="kept_dtype")
     if run.selective and not run.checkpoint:
         raise InputError("selective works with checkpoint: true only", where="selective")
     if run.every_other_product and not run.selective:

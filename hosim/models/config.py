@@ -97,7 +97,8 @@ class Run:
     ``merged``: kernels are those of inference engines (:mod:`hosim.models.engine_layer`).
     ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the first layers alone; ``selective``: keep the
     results of products, attention and collectives, too, and run only the other ops again; ``every_other_product``: of a layer's products
-    only the first, the third and so on, as torchtitan does.
+    only the first, the third and so on, as torchtitan does. ``kept_dtype``: how a layer's input is packed while it is kept (none: not at
+    all), as a cache is: it is packed once the layer has read it, and unpacked before the layer runs again.
     ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
@@ -155,6 +156,7 @@ class Run:
     checkpoint_layers: int | None = None
     selective: bool = False
     every_other_product: bool = False
+    kept_dtype: str | None = None
     logits: str = "last"
     cache: bool = True
     optimizer: str = "adamw"

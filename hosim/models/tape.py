@@ -21,7 +21,7 @@ from hosim.graph import Graph, GraphBuilder, Op
 from hosim.limits import limit, refusal
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
-from hosim.models.packed import PACKINGS, packed_bytes
+from hosim.models.packed import CACHES, PACKINGS, packed_bytes
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 """Bytes of an element by dtype; the widest floating ones first."""
@@ -391,17 +391,20 @@ class Tape:
         notes, self._notes = self.recorded() if notes is None else notes, None
         before = self._scope, self._phase
         self._phase = BACKWARD
-        self.give(result, gradient)
-        for value, passes_on in reversed(notes):
-            arrived = self.take(value)
-            if arrived is not None:
-                passes_on(arrived)
+        self._play(result, gradient, notes)
         self._scope, self._phase = before
         self._notes = []
+
+    def _play(self, result: Value, gradient: Value, notes: list[Note]) -> None:
+        self.give(result, gradient)
+        for value, passes_on in reversed(notes):
+            if (arrived := self.take(value)) is not None:
+                passes_on(arrived)
 
     def checkpointed(self, function: Callable[[Value], Value], x: Value, run: Run) -> Value:
         """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing).
 
+        ``run.kept_dtype``: ``x`` is packed for that, and unpacked when it is read again.
         ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again; with
         ``run.every_other_product``, of products those of the first, the third and so on.
         """
@@ -417,18 +420,16 @@ class Tape:
             result = function(replace(x, node=0))
         result = self.detached(result)
         self._notes, self._keeps = notes, None
+        packed = x if run.kept_dtype is None else self.op("pack_kept", "copy", [replace(x, node=0)], x.shape, CACHES[run.kept_dtype])
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
+            start = x if packed is x else replace(self.op("unpack_kept", "copy", [packed], x.shape, x.dtype), node=x.node)
             self._keeps = kept if run.selective else None
-            again = function(x)
+            again = function(start)
             self._keeps = None
             notes, self._notes, self._phase = self._notes, None, BACKWARD
-            self.give(again, g)
-            for value, passes_on in reversed(notes):
-                arrived = self.take(value)
-                if arrived is not None:
-                    passes_on(arrived)
+            self._play(again, g, notes)
 
         self.note(result, gradient)
         return result

@@ -147,6 +147,29 @@ def test_a_cache_packed_for_the_way_alone():
     assert {op.dtype for op in graph.ops if op.kind == "attention"} == {"bf16"}
 
 
+KEPT = {**DENSE, "phase": "train", "checkpoint": True, "batch": 3, "sequence": 32}
+
+
+@pytest.mark.parametrize("more", [{}, {"selective": True}, {"data": 2, "zero": 3}])
+def test_what_layers_keep_is_packed_for_the_way(more):
+    """Of a layer's input of 3 * 32 rows of 64 elements 4 bits each are kept, and 4 B of a scale and a minimum: 36 B a row for 128."""
+    plain, graph = [build("x", {**KEPT, **more, **packed}) for packed in ({}, {"kept_dtype": "flexgen4"})]
+    width = 64
+    rows, layers = 3 * 32, 2
+    packs, unpacks = [[op for op in graph.ops if name in op.name] for name in (".pack_kept", ".unpack_kept")]
+    assert len(packs) == len(unpacks) == layers
+    assert {graph.tensors[t].size_bytes for op in packs for t in op.outputs} == {rows * (width // 2 + 4)}
+    assert {op.bytes_accessed for op in (*packs, *unpacks)} == {rows * (width // 2 + 4 + 2 * width)}
+    assert {op.outputs for op in packs} == {op.inputs for op in unpacks}
+    # nothing else changes but that ops which ran again read what was unpacked
+    without = [op.name for op in graph.ops if "pack_kept" not in op.name]
+    assert without == [op.name for op in plain.ops]
+    assert sum(op.flops for op in graph.ops) == sum(op.flops for op in plain.ops)
+    kept = {t for op in packs for t in op.inputs}  # dropped once it is packed and used going forward
+    after = graph.op_index[unpacks[0].name]
+    assert not any(t in kept for op in graph.ops[after:] for t in op.inputs)
+
+
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_packed_cache(merged):
     graph = build("x", {**DENSE, "phase": "decode", "cache_dtype": "int4", "batch": 3, "merged": merged})
