@@ -22,7 +22,7 @@ from hosim.analysis import liveness
 from hosim.errors import InfeasibleError
 from hosim.importers.activation_trace import graph_of, read_document
 from hosim.io import workload_to_dict
-from hosim.lower.hyper_parallel_planner import plan_trace
+from hosim.lower.residency_schedule import plan_trace
 
 COLUMNS = ("trace", "graph", "limit_bytes", "host_bytes", "actions", "copies", "checksum", "peak_bytes", "makespan_ns", "stall_ns")
 TRACES = [f"trace{n}" for n in range(30)]

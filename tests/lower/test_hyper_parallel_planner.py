@@ -30,9 +30,9 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers import load_any
 from hosim.importers.activation_trace import graph_of, read_document
-from hosim.lower.hyper_parallel_planner import (
+from hosim.lower.hyper_parallel_planner import HosimPlanner, document_of
+from hosim.lower.residency_schedule import (
     Action,
-    HosimPlanner,
     Planned,
     _advance,
     _Away,
@@ -41,7 +41,6 @@ from hosim.lower.hyper_parallel_planner import (
     _planned,
     _shrink,
     _waits,
-    document_of,
     hardware_of,
     plan_of,
 )
