@@ -152,7 +152,6 @@ def _stays(plan: Plan, device: str) -> tuple[list[_LayerStay], Mapping[str, int]
         t, place = cache_op.tensor, cache_op.after + 1
         if cache_op.op == PREFETCH and t not in open_:
             begin(t, place, cache_op.source)
-            homes[t] = homes.get(t) or cache_op.source
         elif cache_op.op == DETACH and cache_op.source == device and t in open_:
             stay = open_.pop(t)
             stays[stays.index(stay)] = replace(stay, end=place)

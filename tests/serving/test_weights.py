@@ -9,20 +9,23 @@ from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
 from hosim.cache_plan import CacheOp, Plan
+from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
-from hosim.hardware import Fabric
+from hosim.hardware import Channel, Fabric
 from hosim.io import find_hardware, load_hardware
 from hosim.policies import registry
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.instances import serve_on_instances
 from hosim.serving.kv_setup import KvSetup
+from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.request import Request
 from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving.scheduler import EngineLimits, Iteration
+from hosim.serving.weight_layers import weight_layers
 from hosim.serving.weight_program import weight_program
-from hosim.serving.weight_setup import joined_tiers
+from hosim.serving.weight_setup import joined_tiers, usual_iteration, weight_setup
 from hosim.serving.weight_stream import WeightSetup
 
 LIMITS = EngineLimits(64, 4, 4)
@@ -137,6 +140,66 @@ def test_copies_of_the_cache_and_of_weights_queue_on_one_channel():
     assert written.kv.channels["h2d"].bytes >= written.weights.bytes
 
 
+def test_what_leaves_and_is_there_again_at_the_end():
+    """The first layer starts in the device; its store is left out, as what is below stays valid. It is back 10 ns after the last visit.
+
+    The first iteration visits from 0 to 4, from 4 to 8 and, as the third layer comes from 4 to 14, from 14 to 18. The next one waits until
+    28 for the first layer; then it visits until 31, the third layer comes from 31 to 41, and its visit is from 41 to 45.
+    """
+    ops = (
+        CacheOp("store", 0, "hbm", "ddr"),
+        CacheOp("detach", 0, "hbm", None, 0),
+        CacheOp("prefetch", 2, "ddr", "hbm", 0),
+        CacheOp("detach", 2, "hbm", None, 2),
+        CacheOp("prefetch", 0, "ddr", "hbm", 2),
+    )
+    found = served(setup(20, plan=replace(THREE, cache_ops=ops, initial={2: ("ddr",)})), [Request(0, 2, 2)])
+    assert found.token_ns == ((18, 45),)
+    assert found.weights.peak_bytes == {"hbm": 20, "ddr": 20}
+    assert (found.weights.copies, found.weights.channels["d2h"].copies) == (4, 0)
+
+
+def test_a_layer_that_is_visited_twice_comes_again_after_the_second():
+    """The first layer comes until 10 and is visited from 10 and from 18; then it comes from 22 to 32, and is visited until 35 and 43."""
+    ops = (CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, 2))
+    plan = Plan(layers((10, 10), (4, 4, 4), (0, 1, 0)), "by hand", ops, {0: ("ddr",)})
+    found = served(setup(30, plan=plan), [Request(0, 2, 2)])
+    assert found.token_ns == ((22, 43),)
+
+
+def test_copies_that_nobody_reads_are_left_out():
+    """A layer that comes and goes unread, and one that comes though it is there: what is left is the plan without them."""
+    unread = (CacheOp("prefetch", 2, "ddr", "hbm"), CacheOp("detach", 2, "hbm", None, 0))
+    known = weight_program(THREE, toy_machine(), 30)
+    assert weight_program(replace(THREE, cache_ops=unread + THREE.cache_ops), toy_machine(), 30) == known
+    there = replace(THREE, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), *THREE.cache_ops), initial={**THREE.initial, 0: ("hbm", "ddr")})
+    again = weight_program(there, toy_machine(), 30)
+    assert (again.steps, again.across, again.peak_bytes) == (known.steps, known.across, known.peak_bytes)
+
+
+def test_room_goes_to_the_copy_that_was_issued_first():
+    """When the first layer goes, the second and third want its room, from two tiers: the one of the plan's first prefetch has it."""
+    machine = toy_machine()
+    machine = replace(machine, channels=(*machine.channels, Channel("direct", "nvme", "hbm", GB)))
+    moves = [CacheOp("prefetch", 1, "ddr", "hbm"), CacheOp("prefetch", 2, "nvme", "hbm")]
+    goes = [CacheOp("detach", t, "hbm", None, t) for t in range(3)]
+    plan = replace(THREE, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), *moves, *goes), initial={0: ("ddr",), 1: ("ddr",), 2: ("nvme",)})
+    found = weight_program(plan, machine, 10)
+    assert [(step.visit, [copy.layer for copy in step.copies]) for step in found.steps] == [(0, [1]), (1, [2]), (2, [0])]
+    late = replace(plan, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), *reversed(moves), *goes))
+    with pytest.raises(InfeasibleError):
+        weight_program(late, machine, 10)  # the third layer takes the room, and the second has to be there before
+
+
+def test_weights_in_pageable_memory_come_up_at_its_pace():
+    """Pageable parameters come at half the bandwidth, so that each copy takes 20 ns: visits from 0, 20 and 44."""
+    machine = toy_machine()
+    tiers = tuple(replace(tier, pageable=("parameter",)) if tier.name == "ddr" else tier for tier in machine.tiers)
+    channels = tuple(replace(one, pageable_bytes_per_s=GB // 2) if one.name == "h2d" else one for one in machine.channels)
+    found = served(setup(20, replace(machine, tiers=tiers, channels=channels)), [Request(0, 2, 1)])
+    assert found.token_ns == ((48,),)
+
+
 SIZES = st.lists(st.integers(1, 40), min_size=2, max_size=7)
 
 
@@ -210,7 +273,8 @@ def test_weights_that_fit_are_as_if_nobody_had_planned(policy):
     assert same.frame().equals(plain.frame())
     assert same.iterations().equals(plain.iterations())
     assert {key: value for key, value in same.summary().items() if key != "weights"} == plain.summary()
-    assert (same.weights.copies, same.weights.stall_ns, same.weights.peak_bytes["hbm"]) == (0, 0, same.weights.peak_bytes["hbm"])
+    assert (same.weights.copies, same.weights.stall_ns) == (0, 0)
+    assert same.weights.peak_bytes == {"hbm": ModelledIterations(SMALL, H100).weight_bytes}
 
 
 @pytest.mark.parametrize("policy", ["static_split", "zero_inference"])
@@ -230,10 +294,6 @@ def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy):
 
 def test_parts_of_an_iteration_are_its_layers():
     """Layers of one kind take equally long; a prompt's head has one row, and that of 64 sequences hardly takes longer than of one."""
-    from hosim.serving.modelled_iterations import ModelledIterations
-    from hosim.serving.scheduler import Iteration
-    from hosim.serving.weight_layers import weight_layers
-
     found = weight_layers(ModelledIterations(SMALL, H100))
     assert found.names == ("+", *(f"model.layers.{i}" for i in range(4)), "model.layers.3+")
     assert found.reads == tuple(range(6))
@@ -244,12 +304,41 @@ def test_parts_of_an_iteration_are_its_layers():
         assert parts[2] == parts[3] == parts[4] == pytest.approx(parts[1], rel=0.01)
         assert whole - sum(parts) == pytest.approx(0, abs=whole // 1000)
         assert parts[5] >= found.modelled.head_ns(iteration)
+        graph = found.modelled.graph(iteration.tokens)
+        first = next(i for i, op in enumerate(graph.ops) if any(graph.tensors[t].name.startswith("model.layers.0") for t in op.inputs))
+        assert parts[0] == sum(op_durations(graph, H100)[:first])
+
+
+def test_the_usual_iteration():
+    """Two of three requests run: 200 keys and 50 of half an answer, 300 and 100, 100 and 0: 250 on average."""
+    asked = [Request(0, 200, 100), Request(0, 300, 200), Request(0, 100, 1)]
+    assert usual_iteration(asked, EngineLimits(64, 2)) == Iteration((), 2, 500, ())
+
+
+def test_constants_stay_and_count():
+    """All weights have room in as many bytes as they have, of which 256 are constants; with one byte less a layer moves."""
+    modelled = ModelledIterations(SMALL, H100)
+    assert weight_layers(modelled).beside_bytes == 256
+    usual = usual_iteration(MIXED, LIMITS)
+    for less, moves in ((0, False), (1, True)):
+        found = weight_setup(registry.get("static_split"), {}, "", modelled, usual, modelled.weight_bytes - less)
+        assert (bool(found.program.steps), found.beside_bytes) == (moves, 256)
+
+
+def test_engines_of_a_host_share_its_memory():
+    """Four layers of 436,224,000 B, embedding and head are 3.85 GB; of 6 GB of DDR two engines have 3 each, and put the rest on drives."""
+    small = replace(H100, tiers=tuple(replace(tier, capacity_bytes=6 * GB) if tier.name == "ddr" else tier for tier in H100.tiers))
+    asked = {"weights": "zero_inference", "weights_memory": "3 GB"}
+    one, two = (hosim.serve(SMALL, small, MIXED, instances=count, **asked).weights.peak_bytes for count in (1, 2))
+    assert (one["ddr"], "nvme" in one) == (3_846_250_496, False)
+    assert two["ddr"] <= 3 * GB
+    assert two["ddr"] + two["nvme"] == one["ddr"]
+    hosim.serve(SMALL, small, MIXED, **asked, kv="lru:tiers=ddr=2GB")
+    with pytest.raises(InputError, match="but h100-80gb-sxm has"):
+        hosim.serve(SMALL, small, MIXED, **asked, kv="lru:tiers=ddr=2GB", instances=2)
 
 
 def test_experts_and_shared_embeddings_have_their_layers():
-    from hosim.serving.modelled_iterations import ModelledIterations
-    from hosim.serving.weight_layers import weight_layers
-
     tied = weight_layers(ModelledIterations({"model": "gpt2", "layers": 2}, H100))
     assert tied.reads[0] == tied.reads[-1] or len(set(tied.reads)) < len(tied.reads)
     experts = weight_layers(ModelledIterations({"model": "mixtral-8x7b", "layers": 2}, H100))
