@@ -76,7 +76,7 @@ class ServingQuestion:
         for name in LATENCIES:
             row |= {f"{name}_{of}_ns": None if value is None else round(value) for of, value in found[f"{name}_ns"].items()}
         row |= {name: found[name] for name in NUMBERS if name in found}
-        row |= {"devices": found["devices"] * found.get("instances", 1), "cache_bytes": _room(found)}
+        row |= {"devices": sum(count * one["devices"] for count, one in _engines(found)), "cache_bytes": _room(found)}
         if self.limits_ns:
             within = served.goodput(self.limits_ns)
             row |= {"goodput_per_s": within["requests_per_s"], "goodput_share": within["share"]}
@@ -122,8 +122,15 @@ class ServingTask:
 def _room(found: Mapping[str, Any]) -> int:
     """Bytes of room for the cache, of all devices and stores of a ``hosim.serving/1`` together."""
     below = list(found["kv"]["tiers"].values())[1:] if "kv" in found else []
-    blocks = found["blocks"] * found.get("instances", 1) + sum(tier["blocks"] * tier["stores"] for tier in below)
-    return int(blocks * found["block_bytes"] * found["devices"])
+    blocks = sum(tier["blocks"] * tier["stores"] for tier in below)
+    here = sum(count * one["blocks"] * one["block_bytes"] * one["devices"] for count, one in _engines(found))
+    return int(here + blocks * found["block_bytes"] * found["devices"])
+
+
+def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """How many engines of each kind there are, and what they have."""
+    count, unlike = found.get("instances", 1), found.get("prefill")
+    return [(count, found)] if unlike is None else [(unlike["instances"], unlike), (count - unlike["instances"], found)]
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:

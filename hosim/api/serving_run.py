@@ -55,6 +55,8 @@ def serve(
     decode_instances: int = 0,
     kv_link: str | None = None,
     kv_sending: str = "whole",
+    prefill_hardware: Machine | None = None,
+    prefill_tensor: int | None = None,
     weights: str | None = None,
     weights_memory: int | str | None = None,
 ) -> Served:
@@ -112,6 +114,10 @@ def serve(
         such as ``"50 GB/s"``; by default the links if one host has all engines, and else a tier.
     kv_sending
         When it is transferred: ``"whole"``, when the prompt has been computed, or by ``"layers"``, each when it has been computed.
+    prefill_hardware
+        The machine of engines that only prefill, if it is another one.
+    prefill_tensor
+        How many devices share each layer of these, if they are others than ``tensor`` of the model says.
     weights
         A policy for the weights, such as ``"hyperoffload"``: it plans which layers stay in the device, and when the others come up from the
         tiers below in each iteration. ``None``: all stay in the device.
@@ -142,8 +148,9 @@ def serve(
     >>> [len(tokens) for tokens in served.token_ns], served.preemptions
     ([3, 2], 0)
     """
+    from hosim.api.unlike_engines import about_prefill, unlike_prefill
     from hosim.serving.asked_requests import asked_requests
-    from hosim.serving.disaggregated import serve_disaggregated
+    from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
     from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks
     from hosim.serving.instances import serve_on_instances
@@ -175,7 +182,11 @@ def serve(
     unanswered, listed = (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
     tiers = _tiers(kv, preemption, modelled, block_tokens)
     count = within("devices", whole(instances, "instances", 1), source="instances")
-    link = _link(kv_link, count, prefill_instances, decode_instances, modelled, block_tokens)
+    first = None
+    if prefill_hardware is not None or prefill_tensor is not None:
+        alone = prefill_instances and decode_instances
+        first = unlike_prefill(modelled, prefill_hardware, prefill_tensor, bool(alone), iterations is not None, tiers is not None)
+    link = _link(kv_link, count, prefill_instances, decode_instances, modelled, first, block_tokens)
     link = _sending(kv_sending, link, tiers, modelled.layers)
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
@@ -205,7 +216,13 @@ def serve(
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
     if link is not None:
         about |= {"instances": prefill_instances + decode_instances, "router": router}
-        found = serve_disaggregated(listed, limits, held, time_of, decode_instances, ROUTERS[router], link, ahead=ahead, kv=tiers)
+        unlike = None
+        if first is not None:
+            first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
+            unlike = PrefillEngine(cache_blocks(first, limits, memory_share) if blocks is None else held, first)
+            about["prefill"] = about_prefill(first, prefill_instances, unlike.blocks, block_tokens)
+        answered = decode_instances, ROUTERS[router], link
+        found = serve_disaggregated(listed, limits, held, time_of, *answered, ahead=ahead, kv=tiers, prefill=unlike)
         return replace(found, about=about)
     if count == 1:
         return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers, weights=planned), about=about)
@@ -273,9 +290,17 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     return replace(setup, reads=reads, attention_layers=modelled.layers)
 
 
-def _link(text: str | None, instances: int, prefills: int, decodes: int, modelled: ModelledIterations, block_tokens: int) -> KvLink | None:
-    """The way of caches from engines that prefill to those that decode, if these are others."""
-    from hosim.serving.kv_link import kv_link
+def _link(
+    text: str | None,
+    instances: int,
+    prefills: int,
+    decodes: int,
+    modelled: ModelledIterations,
+    first: ModelledIterations | None,
+    block_tokens: int,
+) -> KvLink | None:
+    """The way of caches from engines that prefill to those that decode, if these are others; the ``first`` may be unlike."""
+    from hosim.serving.kv_link import kv_link, unlike_link
 
     for name, value in (("prefill_instances", prefills), ("decode_instances", decodes)):
         within("devices", whole(value, name, 0), source=name)
@@ -291,6 +316,9 @@ def _link(text: str | None, instances: int, prefills: int, decodes: int, modelle
     if instances > 1:
         raise InputError("leave out one of instances, and prefill_instances with decode_instances", source="instances")
     asked = None if text is None else named(text, "kv_link").strip()
+    if first is not None:
+        block = block_tokens * modelled.cache_bytes_per_token
+        return unlike_link(asked, modelled.hardware, modelled.devices, first.devices, prefills, decodes, block)
     return kv_link(asked, modelled.hardware, modelled.devices, prefills, decodes, block_tokens * modelled.cache_bytes_per_token)
 
 

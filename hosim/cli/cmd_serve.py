@@ -155,6 +155,12 @@ KvSending = Annotated[
         autocompletion=_sendings,
     ),
 ]
+PrefillHardware = Annotated[
+    str | None, typer.Option("--prefill-hardware", metavar="HW", help="The machine of engines that only prefill, if it is another one.")
+]
+PrefillTensor = Annotated[
+    int | None, typer.Option("--prefill-tensor", metavar="N", min=1, help="Devices that share each layer of engines that only prefill.")
+]
 Within = Annotated[
     str | None,
     typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
@@ -188,6 +194,8 @@ def serve(
     decode_instances: DecodeInstances = 0,
     kv_link: KvLink = None,
     kv_sending: KvSending = "whole",
+    prefill_hardware: PrefillHardware = None,
+    prefill_tensor: PrefillTensor = None,
     weights: Weights = None,
     weights_memory: WeightsMemory = None,
     measured: Measured = None,
@@ -255,6 +263,8 @@ def serve(
             decode_instances=decode_instances,
             kv_link=kv_link,
             kv_sending=kv_sending,
+            prefill_hardware=prefill_hardware,
+            prefill_tensor=prefill_tensor,
             weights=weights,
             weights_memory=weights_memory,
         )

@@ -79,8 +79,9 @@ def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> Ask
     parameters = dict(model) if isinstance(model, Mapping) else {"model": model}
     if isinstance(parameters.get("model"), str):
         parameters["model"] = beside(parameters["model"])
-    if isinstance(given.get("iterations"), str):
-        given["iterations"] = beside(given["iterations"])
+    for name in ("iterations", "prefill_hardware"):
+        if isinstance(given.get(name), str):
+            given[name] = beside(given[name])
     if not is_drawn(requests):
         requests = beside(requests)
     elif lengths := setting_of(requests, "lengths"):

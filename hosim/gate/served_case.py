@@ -104,7 +104,7 @@ class _Held:
         """The most that a device holds in each of equal parts of the time until all requests are served."""
         span = self.served.span_ns
         blocks = [0] * PARTS
-        for sample in self.served.samples if span else ():
+        for sample in self.served.own_samples if span else ():
             first, last = (min(PARTS - 1, max(0, at) * PARTS // span) for at in (sample.start_ns, sample.end_ns - 1))
             for part in range(first, last + 1):
                 blocks[part] = max(blocks[part], sample.held_blocks)
@@ -145,12 +145,15 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
+    from hosim.io import find_hardware, load_hardware
     from hosim.serving.kv_policies.kv_registry import kv_policy
 
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}
     if isinstance(setup["kv"], str):
         policy, parameters = kv_policy(setup["kv"])
         setup["kv"] = [policy.name, parameters]
+    if setup["prefill_hardware"] is not None:
+        setup["prefill_hardware"] = flat_profile(load_hardware(find_hardware(setup["prefill_hardware"])))
     if setup["iterations"] is not None:
         setup["iterations"] = source_digest(Path(setup["iterations"]))
     return setup

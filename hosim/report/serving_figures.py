@@ -76,7 +76,7 @@ def cache(axes: Axes, served: Served) -> Axes:
     unit, name = figures.time_unit(end)
     at, (_, _, held) = curves(served.samples)
     times, (values,) = thinned(at, [held], end, _COLUMNS)
-    most, blocks = int(values.max()), served.blocks * served.about.get("instances", 1)
+    most, blocks = int(values.max()), served.room
     label = f"held: at most {most:,}"
     axes.fill_between([*(times / unit), end / unit], 0, [*values, values[-1]], step="post", label=label, **KIND_STYLES["kv_cache"])
     if blocks <= 2 * most:

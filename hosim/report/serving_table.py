@@ -70,7 +70,9 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
 def _engines(data: Mapping[str, Any]) -> str:
     several = f"{data['instances']} x " if "instances" in data else ""
     if "kv_transfer" in data:
-        several = f"{data['kv_transfer']['prefill_instances']} (prefill) and {data['kv_transfer']['decode_instances']} (decode) x "
+        moved, unlike = data["kv_transfer"], data.get("prefill")
+        kind = f" x {unlike['hardware']}, {counted(unlike['devices'], 'device')} each," if unlike else ""
+        several = f"{moved['prefill_instances']} (prefill){kind} and {moved['decode_instances']} (decode) x "
     return f"{several}{data['hardware']}" + (f" behind {data['router']}" if several else "")
 
 

@@ -52,7 +52,7 @@ def _curves(served: Served) -> Iterator[tuple[str, str, int, Any, Any]]:
     at, (running, waiting, held) = curves(served.samples)
     yield "running", "sequences", 0, at, running
     yield "waiting", "sequences", 0, at, waiting
-    blocks = served.blocks * served.about.get("instances", 1)
+    blocks = served.room
     if served.kv is None:
         yield "cache", "blocks", blocks, at, held
         return

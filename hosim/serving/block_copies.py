@@ -63,12 +63,14 @@ def when_over(after: Iterable[Awaited], call: Callable[[], None]) -> None:
 class Peers:
     """The first ``senders`` engines send to those that follow.
 
-    They do so over links of ``bandwidth`` bytes per second a device, in each direction, or through ``tier``.
+    They do so over links of ``bandwidth`` bytes per second a device, in each direction, or through ``tier``. What a sender ``sends`` is
+    another rate if it has other devices: bytes per second for each device of a receiver.
     """
 
     senders: int
     bandwidth: int | None = None
     tier: str = ""
+    sends: int | None = None
 
 
 class EngineChannels:
@@ -84,7 +86,8 @@ class EngineChannels:
         self, clock: SteppedClock, machine: Hardware, engines: int = 1, per_host: int | None = None, peers: Peers | None = None
     ) -> None:
         if peers is not None and peers.bandwidth is not None:
-            links = (Fabric(name, peers.bandwidth, (), "device") for name in (_OUT, _IN))
+            rates = {_OUT: peers.sends or peers.bandwidth, _IN: peers.bandwidth}
+            links = (Fabric(name, rate, (), "device") for name, rate in rates.items())
             machine = replace(machine, fabrics=(*machine.fabrics, *links))
         self.machine = machine
         self.clock = clock
@@ -121,7 +124,8 @@ class EngineChannels:
                     links = tuple(dict.fromkeys(link for end in ends for link in end.links))
                     bandwidth, latency = min(end.bandwidth for end in ends), sum(end.latency for end in ends)
                 else:
-                    links, bandwidth, latency = (("fabric", _OUT, sender), ("fabric", _IN, receiver)), peers.bandwidth, 0
+                    links, latency = (("fabric", _OUT, sender), ("fabric", _IN, receiver)), 0
+                    bandwidth = min(peers.bandwidth, peers.sends or peers.bandwidth)
                 way = ChannelQueue(index, "", bandwidth, latency, 1, links, sender)
                 way.has_overheads = any(self.channels[0][place].has_overheads for place in places)
                 self.ways[sender, receiver] = way

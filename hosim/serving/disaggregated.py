@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,14 @@ from hosim.serving.sent_by_layers import SentByLayers
 from hosim.serving.served import Served
 
 
+@dataclass(frozen=True)
+class PrefillEngine:
+    """An engine that prefills: the blocks of its cache, and what its iterations take."""
+
+    blocks: int
+    time_of: IterationTime
+
+
 def serve_disaggregated(
     requests: Sequence[Request],
     limits: EngineLimits,
@@ -32,12 +40,16 @@ def serve_disaggregated(
     *,
     ahead: bool = True,
     kv: KvSetup | None = None,
+    prefill: PrefillEngine | None = None,
 ) -> Served:
     """As :func:`hosim.serving.instances.serve_on_instances`, on engines that prefill, whose number ``link`` says, and those that decode.
 
     The router chooses one that prefills when a request arrives, and one that decodes when its prompt has been computed. There the request
     waits in the queue until blocks for all of its prompt are free. Then those that the device does not have are transferred, and the last
     token of the prompt is computed again, which gives the first token of the answer. The sender holds its blocks until they are there.
+    Where ``link`` sends by layers, the engine that decodes is chosen when the first iteration with the prompt begins, and each layer is
+    transferred when it has been computed, if that engine has room for the prompt. ``prefill`` says what those are
+    that prefill, if they are unlike the others.
 
     Raises :class:`InputError` for a request that the cache of an engine has no room for.
     """
@@ -47,10 +59,13 @@ def serve_disaggregated(
     channels = link.channels(clock, count)
     pools = [None] * count if kv is None else kv(clock, blocks, count, channels)
     swaps = kv is not None and kv.swaps
+    first = prefill or PrefillEngine(blocks, time_of)
+    by_layers = link.layers > 1
     schedulers = [
-        Scheduler(requests, limits, blocks, pool, swaps, prefills=i < prefills, whole_prompts=i < prefills and link.layers > 1)
-        for i, pool in enumerate(pools)
+        Scheduler(requests, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers) for pool in pools[:prefills]
     ]
+    schedulers += [Scheduler(requests, limits, blocks, pool, swaps) for pool in pools[prefills:]]
+    check_room(requests, schedulers[prefills], limits)
     check_room(requests, schedulers[0], limits)
     transfers = KvTransfers(link, channels, len(requests))
     chosen: list[int] = []
@@ -99,8 +114,10 @@ def serve_disaggregated(
                 one.ready(first, last, layer, link.layers)
 
     for i, scheduler in enumerate(schedulers):
-        sends = partial(begins, i) if i < prefills and link.layers > 1 else None
-        engines.append(Engine(clock, requests, scheduler, time_of, hand_over if i < prefills else None, sends))
+        sends = partial(begins, i) if i < prefills and by_layers else None
+        engines.append(
+            Engine(clock, requests, scheduler, first.time_of if i < prefills else time_of, hand_over if i < prefills else None, sends)
+        )
     clock.process(arrivals(clock, requests, engines[:prefills], schedulers[:prefills], router, chosen))
     for engine in engines:
         clock.process(engine.ahead() if ahead else engine.in_turn())

@@ -46,11 +46,7 @@ def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, d
     That are the links of its processor if one host has all engines, and else the first tier that all engines share. Engines have
     so many devices, and blocks ``block_bytes`` on each. Raises :class:`InputError` if there is no such link.
     """
-    if prefills * decodes > _MOST_WAYS:
-        raise InputError(
-            f"expected at most {_MOST_WAYS:,} pairs of an engine that prefills and one that decodes, got {prefills * decodes:,}",
-            source="prefill_instances",
-        )
+    _check_ways(prefills, decodes)
     per_host = engines_per_host(hardware, devices)
     one_host = per_host is None or (prefills + decodes <= per_host and devices <= (hardware.devices_per_host or devices))
     processor = hardware.compute.processor
@@ -89,6 +85,33 @@ def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, d
     if not bandwidth:
         raise InputError(f"expected a bandwidth above 0 B/s, got {text!r}", source="kv_link")
     return found(exact_rate(bandwidth), bandwidth)
+
+
+def unlike_link(
+    text: str | None, hardware: Hardware, devices: int, prefill_devices: int, prefills: int, decodes: int, block_bytes: int
+) -> KvLink:
+    """The link between engines of ``prefill_devices`` and others of ``devices``: what a device of either sends and receives.
+
+    Blocks have ``block_bytes`` on each device that receives. Raises :class:`InputError` unless ``text`` is a bandwidth.
+    """
+    _check_ways(prefills, decodes)
+    try:
+        bandwidth = 0 if text is None else parse_rate(text)
+    except UnitError:
+        bandwidth = 0
+    if text is None or not bandwidth:
+        said = "" if text is None else f", got {text!r}"
+        raise InputError(f"between unlike engines expected what a device sends, as in 50GB/s{said}", source="kv_link")
+    peers = Peers(prefills, bandwidth, sends=max(1, bandwidth * prefill_devices // devices))
+    return KvLink(exact_rate(bandwidth), replace(hardware, devices=devices), block_bytes, None, peers)
+
+
+def _check_ways(prefills: int, decodes: int) -> None:
+    if prefills * decodes > _MOST_WAYS:
+        raise InputError(
+            f"expected at most {_MOST_WAYS:,} pairs of an engine that prefills and one that decodes, got {prefills * decodes:,}",
+            source="prefill_instances",
+        )
 
 
 def _shared_tiers(hardware: Hardware, one_host: bool) -> list[str]:

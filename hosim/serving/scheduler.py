@@ -111,8 +111,8 @@ class Scheduler:
         """What sequences waited for their blocks."""
 
     def fits(self, request: Request) -> bool:
-        """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last."""
-        return self._blocks(request.prompt_tokens + request.output_tokens - 1) <= self.pool.count
+        """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last, or for its prompt."""
+        return self._blocks(request.prompt_tokens + (0 if self._prefills else request.output_tokens - 1)) <= self.pool.count
 
     def held_below(self) -> tuple[int, ...]:
         """Blocks that are taken in the tiers below the device, from the first."""

@@ -121,6 +121,18 @@ class Served:
         return frame.assign(**{f"{name}_blocks": [held[place] for held in below] for place, name in enumerate(names)})
 
     @property
+    def room(self) -> int:
+        """Blocks of all engines."""
+        engines, unlike = int(self.about.get("instances", 1)), self.about.get("prefill")
+        return self.blocks * engines + (int(unlike["instances"] * (unlike["blocks"] - self.blocks)) if unlike else 0)
+
+    @property
+    def own_samples(self) -> tuple[Sample, ...]:
+        """The samples of engines with :attr:`blocks` blocks: of all, but for those that only prefill and are unlike the others."""
+        unlike = self.about.get("prefill")
+        return self.samples if unlike is None else tuple(one for one in self.samples if one.instance >= unlike["instances"])
+
+    @property
     def span_ns(self) -> int:
         """From the first arrival to the end of the last iteration."""
         return max(sample.end_ns for sample in self.samples) - min(request.arrival_ns for request in self.requests)
@@ -137,8 +149,8 @@ class Served:
         frame = self.frame()
         span = self.span_ns
         gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
-        weights = np.array([sample.end_ns - sample.start_ns for sample in self.samples], float)
-        held = np.array([sample.held_blocks for sample in self.samples], float)
+        weights = np.array([sample.end_ns - sample.start_ns for sample in self.own_samples], float)
+        held = np.array([sample.held_blocks for sample in self.own_samples], float)
         moved = {} if self.handed is None else {"kv_transfer": asdict(self.handed.figures)}
         below = {} if self.kv is None else {"kv": self.kv.summary(int(frame["prompt_tokens"].sum()))}
         return {

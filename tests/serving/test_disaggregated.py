@@ -19,7 +19,7 @@ from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError
 from hosim.report.serving_trace import serving_trace
 from hosim.serving.block_copies import Peers
-from hosim.serving.disaggregated import serve_disaggregated
+from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.kv_link import KvLink, kv_link
 from hosim.serving.kv_setup import KvSetup
@@ -52,17 +52,21 @@ def served(
     ahead=False,
     most=4,
     layers=1,
+    sends=None,
+    prefill=None,
 ):
     """Engines of the toy machine, with blocks of 4 tokens and 6 bytes, which go over links of 1 byte a nanosecond or through a tier."""
     machine = machine or toy_machine()
-    link = KvLink("toy", machine, bytes_, None, Peers(prefills, None if tier else GB, tier), layers)
+    link = KvLink("toy", machine, bytes_, None, Peers(prefills, None if tier else GB, tier, sends), layers)
 
     def ns(iteration):
         if kv is not None:
             kv.check()
         return toy_ns(iteration)
 
-    return serve_disaggregated(requests, EngineLimits(8, most, 4), blocks, ns, decodes, ROUTERS[router], link, ahead=ahead, kv=kv)
+    return serve_disaggregated(
+        requests, EngineLimits(8, most, 4), blocks, ns, decodes, ROUTERS[router], link, ahead=ahead, kv=kv, prefill=prefill
+    )
 
 
 @pytest.mark.parametrize("tier", ["", "ddr"])
@@ -210,6 +214,40 @@ def test_what_either_engine_has_is_known_when_layers_are_sent():
     assert found.handed.figures.bytes == 12 + 6
 
 
+FIRST = PrefillEngine(2, lambda iteration: 5 + iteration.tokens)
+
+
+def test_engines_that_prefill_are_unlike_the_others():
+    """They have two blocks, compute 8 tokens in 13 ns, and half as many devices: they send half a byte a nanosecond.
+
+    A's 12 bytes are there at 37, and its first token comes at 48. Its 10 tokens have three blocks there, the first engine has two.
+    Two such engines send at the same time what the other one receives at once.
+    """
+    found = served([A], prefill=FIRST, sends=GB // 2)
+    assert found.token_ns == ((48, 59, 70),)
+    assert served([replace(A, output_tokens=1)] * 2, 2, prefill=FIRST, sends=GB // 2).token_ns == ((49,), (49,))
+    with pytest.raises(InputError, match=r"^requests\[0\]: 10 tokens of prompt and answer do not fit in a cache of 8 tokens$"):
+        served([Request(0, 9, 1)], prefill=FIRST)
+
+
+def test_engines_that_are_the_same_are_not_unlike():
+    """Asking for the machine and the devices of the others changes nothing but what the result says of them; more devices are faster."""
+    options = {"prefill_instances": 1, "decode_instances": 2, "kv_link": "50GB/s", "block_tokens": 64}
+    asked = {"model": "llama-3.1-8b", "layers": 2, "tensor": 2}, H100, "poisson:rate=50:count=4:prompt=900:output=3"
+    plain = hosim.serve(*asked, **options)
+    same = hosim.serve(*asked, **options, prefill_hardware="h100-80gb-sxm", prefill_tensor=2)
+    assert (same.token_ns, same.samples, same.handed, same.room) == (plain.token_ns, plain.samples, plain.handed, plain.room)
+    summary, before = same.summary(), plain.summary()
+    own = {name: before[name] for name in ("hardware", "devices", "blocks", "block_bytes")}
+    assert summary.pop("prefill") == {**own, "instances": 1}
+    assert {**summary, "peak_blocks": 0, "mean_blocks": 0} == {**before, "peak_blocks": 0, "mean_blocks": 0}
+    more = hosim.serve(*asked, **options, prefill_tensor=8, prefill_hardware="h200-141gb-sxm")
+    assert more.handed.prefilled_ns[0] < plain.handed.prefilled_ns[0]
+    assert more.handed.figures.bytes == plain.handed.figures.bytes
+    assert more.about["prefill"]["blocks"] > more.blocks == plain.blocks
+    assert more.room == more.about["prefill"]["blocks"] + 2 * more.blocks
+
+
 @settings(max_examples=25)
 @given(REQUESTS, st.booleans(), st.integers(1, 4), st.integers(1, 3))
 def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead, most, layers):
@@ -323,6 +361,12 @@ def test_the_command_and_the_function():
         (["--prefill-instances", "1"], "decode_instances: expected at least 1 engine beside those of the other kind, got 0"),
         (["--kv-link", "ddr"], "kv_link: caches are transferred to engines that decode: ask for prefill_instances and decode_instances"),
         ([*apart[-4:], "--kv-sending", "layer"], "kv_sending: unknown way of sending 'layer'; did you mean 'layers'?"),
+        (["--prefill-tensor", "2"], "prefill_tensor: is about engines that only prefill: ask for prefill_instances and decode_instances"),
+        ([*apart[-4:], "--prefill-hardware", "h200"], "kv_link: between unlike engines expected what a device sends, as in 50GB/s"),
+        (
+            [*apart[-4:], "--prefill-tensor", "2", "--kv", "lru"],
+            "prefill_tensor: tiers below unlike engines are not modelled: leave out kv",
+        ),
         (["--kv-sending", "layers"], "kv_sending: caches are sent to engines that decode: ask for prefill_instances and decode_instances"),
         (
             [*apart[-4:], "--kv-sending", "layers", "--kv", "lru:loading=layers"],
@@ -350,3 +394,20 @@ def test_mooncake_with_prefill_and_decode_apart(shared):
     by_layers = hosim.serve("llama-3.1-8b", H100, trace, **asked, kv_sending="layers").summary()
     assert round(by_layers["ttft_ns"]["mean"] / 1e6) == 903
     assert by_layers["kv_transfer"]["wait_ns"] // 10**8 == 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("machine", "prefill", "figures"),
+    [
+        ("h100", None, (115, 246, 7.32, 2990)),
+        ("a100", "h100", (129, 261, 13.52, 2863)),
+        ("a100", None, (9834, 18441, 12.74, 1492)),
+    ],
+)
+def test_prompts_on_one_machine_and_answers_on_another(machine, prefill, figures):
+    """The figures of docs/serving.md."""
+    options = {"prefill_instances": 1, "decode_instances": 2, "kv_link": "25GB/s", "prefill_hardware": prefill}
+    data = hosim.serve("llama-3.1-8b", machine, "poisson:rate=20:count=400:prompt=1500:output=150", **options).summary()
+    first = [round(data["ttft_ns"][of] / 1e6) for of in ("mean", "p95")]
+    assert (*first, round(data["tpot_ns"]["mean"] / 1e6, 2), round(data["output_tokens_per_s"])) == figures
