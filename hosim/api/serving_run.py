@@ -200,12 +200,15 @@ def serve(
     elif modelled.attended is not None:
         raise InputError("recorded kernels of attention read the whole cache: leave it out, or kv_block of the model", source="iterations")
     modelled.check_lengths(limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed))
+    every = count if link is None else prefill_instances + decode_instances
+    if weights is not None and first is not None:
+        raise InputError("moved weights are not modelled where engines that prefill are unlike the others: leave it out", source="weights")
     room = _weight_room(weights, weights_memory, blocks, modelled, limits, memory_share)
-    planned = None if weights is None or room is None else _planned(weights, room, modelled, limits, listed, count)
-    if planned is not None and link is not None:
-        raise InputError("weights that move are not modelled where prefill and decode are apart: leave out one of them", source="weights")
+    planned = None if weights is None or room is None else _planned(weights, room, modelled, limits, listed, every)
+    if planned is not None and link is not None and link.layers > 1:
+        raise InputError("layers that are sent while weights move are not modelled: leave it out", source="kv_sending")
     if planned is not None and tiers is not None:
-        check_beside_cache(planned, tiers, count)
+        check_beside_cache(planned, tiers, every)
     taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
     held = cache_blocks(modelled, limits, memory_share, taken) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
@@ -222,7 +225,7 @@ def serve(
             unlike = PrefillEngine(cache_blocks(first, limits, memory_share) if blocks is None else held, first)
             about["prefill"] = about_prefill(first, prefill_instances, unlike.blocks, block_tokens)
         answered = decode_instances, ROUTERS[router], link
-        found = serve_disaggregated(listed, limits, held, time_of, *answered, ahead=ahead, kv=tiers, prefill=unlike)
+        found = serve_disaggregated(listed, limits, held, time_of, *answered, ahead=ahead, kv=tiers, prefill=unlike, weights=planned)
         return replace(found, about=about)
     if count == 1:
         return replace(serve_requests(listed, limits, held, time_of, ahead=ahead, kv=tiers, weights=planned), about=about)

@@ -10,7 +10,7 @@ from typing import Any
 import simpy
 
 from hosim.engine.clock import SteppedClock
-from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
+from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.instances import arrivals, of_engines
 from hosim.serving.kv_link import KvLink, KvTransfers
 from hosim.serving.kv_setup import KvSetup
@@ -19,6 +19,8 @@ from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.sent_by_layers import SentByLayers
 from hosim.serving.served import Served
+from hosim.serving.weight_figures import weight_figures
+from hosim.serving.weight_stream import WeightSetup
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ def serve_disaggregated(
     ahead: bool = True,
     kv: KvSetup | None = None,
     prefill: PrefillEngine | None = None,
+    weights: WeightSetup | None = None,
 ) -> Served:
     """As :func:`hosim.serving.instances.serve_on_instances`, on engines that prefill, whose number ``link`` says, and those that decode.
 
@@ -113,11 +116,11 @@ def serve_disaggregated(
             for one, first, last in filled:
                 one.ready(first, last, layer, link.layers)
 
+    streams = streams_of(weights, channels)
     for i, scheduler in enumerate(schedulers):
         sends = partial(begins, i) if i < prefills and by_layers else None
-        engines.append(
-            Engine(clock, requests, scheduler, first.time_of if i < prefills else time_of, hand_over if i < prefills else None, sends)
-        )
+        own, goes_on = (first.time_of, hand_over) if i < prefills else (time_of, None)
+        engines.append(Engine(clock, requests, scheduler, own, goes_on, sends, streams[i] if streams else None))
     clock.process(arrivals(clock, requests, engines[:prefills], schedulers[:prefills], router, chosen))
     for engine in engines:
         clock.process(engine.ahead() if ahead else engine.in_turn())
@@ -125,4 +128,5 @@ def serve_disaggregated(
     stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
     figures = None if kv is None else figures_below(kv, engines, limits, clock.time)
     served = of_engines(requests, engines, chosen, decoded_by, blocks, figures)
-    return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns))
+    moved = None if weights is None else weight_figures(weights, channels, streams, len(served.samples))
+    return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns), weights=moved)

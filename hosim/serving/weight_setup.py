@@ -68,7 +68,7 @@ def usual_iteration(requests: Sequence[Request], limits: EngineLimits) -> Iterat
 
 
 def check_beside_cache(weights: WeightSetup, kv: KvSetup, engines: int) -> None:
-    """Raise :class:`InputError` where tiers have no room for weights and cache, or the cache comes up by layers."""
+    """Raise :class:`InputError` where tiers have no room for weights and cache, or layers of an iteration wait for the cache too."""
     if kv.layers > 1:
         raise InputError("layers of the cache that come up with moved weights are not modelled: leave out loading=layers", source="kv")
     if kv.reads is not None:

@@ -16,8 +16,11 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Fabric
 from hosim.io import find_hardware, load_hardware
 from hosim.policies import registry
+from hosim.serving.block_copies import Peers
+from hosim.serving.disaggregated import serve_disaggregated
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.instances import serve_on_instances
+from hosim.serving.kv_link import KvLink
 from hosim.serving.kv_setup import KvSetup
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.request import Request
@@ -126,6 +129,21 @@ def test_engines_of_a_host_share_the_link_to_its_memory():
     assert found.token_ns == ((48,), (48,))
     assert found.weights.stall_ns == 2 * (16 + 20)
     assert found.weights.channels["h2d"].contention_ns > 0
+
+
+def test_engines_that_prefill_and_those_that_decode_have_weights_each():
+    """The first engine computes 8 tokens, 18 ns of kernels, from 0: visits of 6 ns from 0, 10 and 26, and the prompt is there at 32.
+
+    Its cache of 12 bytes takes 12 ns over a link of 1 byte a nanosecond. The other engine, whose second layer is there from 10 on, computes
+    one token, in 11 ns, from 44: visits until 47 and 51, and as the third layer comes from 51 to 61, until 65.
+    """
+    machine = toy_machine()
+    link = KvLink("1 GB/s", machine, 6, None, Peers(1, GB))
+    round_robin = ROUTERS["round_robin"]
+    found = serve_disaggregated([Request(0, 8, 1)], LIMITS, 20, toy_ns, 1, round_robin, link, ahead=False, weights=setup(20, machine))
+    assert found.handed.prefilled_ns == (32,)
+    assert found.token_ns == ((65,),)
+    assert found.weights.stall_ns == 4 + 10 + 10
 
 
 def test_copies_of_the_cache_and_of_weights_queue_on_one_channel():
@@ -266,10 +284,13 @@ def test_a_plan_that_never_has_room_does_not_fit():
         weight_program(replace(THREE, cache_ops=ops), toy_machine(), 20)
 
 
-@pytest.mark.parametrize("policy", ["static_split", "hyperoffload"])
-def test_weights_that_fit_are_as_if_nobody_had_planned(policy):
-    plain = hosim.serve(SMALL, H100, MIXED, overhead="1 ms")
-    same = hosim.serve(SMALL, H100, MIXED, overhead="1 ms", weights=policy, weights_memory="20 GiB")
+APART = {"prefill_instances": 1, "decode_instances": 1, "kv_link": "50GB/s"}
+
+
+@pytest.mark.parametrize(("policy", "engines"), [("static_split", {}), ("hyperoffload", {"instances": 2}), ("static_split", APART)])
+def test_weights_that_fit_are_as_if_nobody_had_planned(policy, engines):
+    plain = hosim.serve(SMALL, H100, MIXED, overhead="1 ms", **engines)
+    same = hosim.serve(SMALL, H100, MIXED, overhead="1 ms", weights=policy, weights_memory="20 GiB", **engines)
     assert same.frame().equals(plain.frame())
     assert same.iterations().equals(plain.iterations())
     assert {key: value for key, value in same.summary().items() if key != "weights"} == plain.summary()
@@ -277,16 +298,16 @@ def test_weights_that_fit_are_as_if_nobody_had_planned(policy):
     assert same.weights.peak_bytes == {"hbm": ModelledIterations(SMALL, H100).weight_bytes}
 
 
-@pytest.mark.parametrize("policy", ["static_split", "zero_inference"])
-def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy):
+@pytest.mark.parametrize(("policy", "engines"), [("static_split", {}), ("zero_inference", {"instances": 2}), ("zero_inference", APART)])
+def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy, engines):
     """A copy takes 1 ns, and each layer computes for longer while the next one comes."""
     fast = replace(
         H100,
         channels=tuple(replace(c, bandwidth_bytes_per_s=10**20, latency_ns=0, curve=(), beside=()) for c in H100.channels),
         fabrics=tuple(replace(f, bandwidth_bytes_per_s=10**21) for f in H100.fabrics),
     )
-    plain = hosim.serve(SMALL, fast, MIXED, blocks=500)
-    moved = hosim.serve(SMALL, fast, MIXED, blocks=500, weights=policy, weights_memory="3.5 GiB")
+    plain = hosim.serve(SMALL, fast, MIXED, blocks=500, **engines)
+    moved = hosim.serve(SMALL, fast, MIXED, blocks=500, weights=policy, weights_memory="3.5 GiB", **engines)
     assert moved.weights.bytes > 0
     assert moved.frame().equals(plain.frame())
     assert moved.iterations().equals(plain.iterations())
@@ -355,8 +376,9 @@ def test_experts_and_shared_embeddings_have_their_layers():
         ({"weights": "static_split", "weights_memory": "some"}, "expected a size"),
         ({"weights": "static_split", "weights_memory": 0}, "expected"),
         ({"weights": "static_split", "weights_memory": "90 GB"}, "expected at most the"),
-        ({"weights": "static_split", "prefill_instances": 1, "decode_instances": 1}, "prefill and decode are apart"),
         ({"weights": "static_split", "kv": "lru:loading=layers"}, "leave out loading=layers"),
+        ({"weights": "static_split", "kv_sending": "layers", "prefill_instances": 1, "decode_instances": 1}, "sent while weights move"),
+        ({"weights": "static_split", "prefill_tensor": 2, **APART}, "unlike the others"),
         ({"weights": "static_split", "kv": "lru"}, "give the cache less, as in tiers=ddr="),
     ],
 )
@@ -365,6 +387,12 @@ def test_what_cannot_be_is_refused_in_one_line(options, said):
     with pytest.raises(InputError, match=said) as error:
         hosim.serve(SMALL, H100, MIXED, **asked)
     assert "\n" not in str(error.value)
+
+
+def test_blocks_that_attention_chooses_are_refused_beside_moved_weights():
+    model = {**SMALL, "kv_block": 64, "chosen_blocks": 32}
+    with pytest.raises(InputError, match="leave out sparse"):
+        hosim.serve(model, H100, MIXED, block_tokens=64, kv="sparse:hit=0.9", weights="static_split", weights_memory="3 GB")
 
 
 def test_memory_for_no_layer_is_infeasible():
