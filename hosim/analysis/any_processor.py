@@ -18,7 +18,10 @@ from hosim.processors import others_of
 
 def on_any_processor(graph: Graph, durations: Sequence[int], hardware: Hardware) -> tuple[Graph, list[int]]:
     """The relaxed workload, and its durations; ``durations`` are those on the processors that the ops name."""
-    least = least_durations(graph, durations, hardware)
+    least = list(durations)
+    for known in durations_by_processor(graph, hardware).values():
+        for i, duration in known.items():
+            least[i] = min(least[i], duration)
     free, loose = set(graph.movable), {t for i in graph.movable for t in graph.ops[i].uses}
     ops = []
     for i, op in enumerate(graph.ops):
@@ -31,13 +34,12 @@ def on_any_processor(graph: Graph, durations: Sequence[int], hardware: Hardware)
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta), least
 
 
-def least_durations(graph: Graph, durations: Sequence[int], hardware: Hardware) -> list[int]:
-    """``durations``, and for ops that may run on several processors the shortest of any."""
-    least, may = list(durations), {i: others_of(graph.ops[i], hardware) for i in graph.movable}
+def durations_by_processor(graph: Graph, hardware: Hardware) -> dict[str, dict[int, int]]:
+    """Nanoseconds of each op that may run on several processors, by processor (``""``: the device) and position."""
+    may = {i: (graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable}
+    found = {}
     for processor in sorted({name for names in may.values() for name in names}):
         there = [i for i, names in may.items() if processor in names]
-        moved = on_processors(graph, [(graph.ops[i].name, processor) for i in there])
-        known = op_durations(moved, hardware)
-        for i in there:
-            least[i] = min(least[i], known[i])
-    return least
+        durations = op_durations(on_processors(graph, [(graph.ops[i].name, processor) for i in there]), hardware)
+        found[processor] = {i: durations[i] for i in there}
+    return found

@@ -26,7 +26,8 @@ def free_order_bound_ns(graph: Graph, durations: Sequence[int], hardware: Hardwa
         ends.append(max((ends[p] for p in graph.producers[i]), default=0) + durations[i])
     device = hardware.device_tier
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
-    read = sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t] and t in graph.ops[graph.users[t][0]].reads)
+    firsts = [(t, graph.ops[graph.users[t][0]]) for t in graph.initial if graph.users[t]]
+    read = sum(graph.tensors[t].size_bytes for t, op in firsts if t in op.reads and not op.processor)
     into = cut_of(hardware, [channel for channel in hardware.channels if channel.destination == device])
-    arrival = into.earliest_ns(read - capacity) if into is not None and read > capacity and not graph.elsewhere else 0
+    arrival = into.earliest_ns(read - capacity) if into is not None and read > capacity else 0
     return max([0, arrival, *busy.values(), *ends])

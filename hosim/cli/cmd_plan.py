@@ -109,7 +109,13 @@ def plan(
     if explain:
         from hosim.planner.hyperoffload.explain import explain as explained
         from hosim.report import explanation
+        from hosim.report.chosen_processors import chosen_processors
 
+        if made.processors and not json:
+            console().print(chosen_processors(made, machine))
+        if made.moved_ops and not json:
+            say("note: why tensors move is explained for plans with all ops on the device alone")
+            return
         with progress(f"{choice.label}: explaining"):
             why = explained(made, machine, budget_bytes)
         if json:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from hosim.analysis.critical_path import critical_path
+from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import Edits, on_processors
@@ -50,16 +50,16 @@ _FINAL = 2
 def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
     """The best plan found over the processors of ``graph``'s ops.
 
-    Raises :class:`InfeasibleError`, as for the workload's first choice, if none fits.
+    Raises :class:`InfeasibleError` if none fits.
     """
     search = _ChoiceSearch(graph, hardware, budget_bytes, make)
-    for choice in search.uniform():
-        search.judge(choice)
-    quick = replace(search, plans={}, settings={"effort": 0.0})
+    uniform, quick = search.uniform(), replace(search, plans={}, settings={"effort": 0.0})
+    quick.judge_all(uniform)
     trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
-    _vary(quick, search.best or search.first, trials)
-    for choice in quick.ranked()[:_FINAL]:  # those that were judged carefully already cost nothing
+    _vary(quick, quick.best or uniform[0], trials)
+    for choice in quick.ranked()[:_FINAL]:
         search.judge(choice)
+    search.judge_all(uniform)
     return search.found()
 
 
@@ -76,8 +76,7 @@ def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make
     search = _ChoiceSearch(graph, hardware, budget_bytes, make, [(i,) for i in graph.movable])
     choices = list(product(*search.allowed))
     search.settings = {"limit": parameters["limit"] / len(choices)}
-    for choice in choices:
-        search.judge(choice)
+    search.judge_all(choices)
     return search.found()
 
 
@@ -92,12 +91,12 @@ class _ChoiceSearch:
     groups: Sequence[tuple[int, ...]] = ()
     settings: Mapping[str, float] = field(default_factory=dict)
     plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
+    bounds: dict[Choice, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups = self.groups or groups_of(self.graph, self.hardware)
         ops = self.graph.ops
         self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
-        self.first: Choice = tuple([allowed[0] for allowed in self.allowed])
 
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""
@@ -108,15 +107,18 @@ class _ChoiceSearch:
         chosen = [dict(zip(listed, choice, strict=True)) for choice in product(*[allowed for _, allowed in listed])]
         return [tuple([by_kind[kind] for kind in kinds]) for by_kind in chosen]
 
+    def judge_all(self, choices: Iterable[Choice]) -> None:
+        """Judge choices, those first that may take the least time."""
+        for choice in sorted(choices, key=self._least_ns):
+            self.judge(choice)
+
     def judge(self, choice: Choice) -> bool:
         """Whether the choice is the best so far; what cannot be is not planned."""
-        if choice in self.plans:
-            return choice == self.best
         before = self.best
-        found = self._planned(choice, None if before is None else self._cost(before))
-        if found is None:
-            return False
-        self.plans[choice] = found
+        if choice not in self.plans:
+            if before is not None and self._least_ns(choice) > self._cost(before).makespan_ns:
+                return False
+            self.plans[choice] = self._planned(choice)
         return self.best == choice
 
     @property
@@ -146,11 +148,20 @@ class _ChoiceSearch:
         assert not isinstance(found, InfeasibleError)
         return found[0]
 
-    def _planned(self, choice: Choice, to_beat: PlanCost | None) -> tuple[PlanCost, Plan] | InfeasibleError | None:
-        chosen = tuple([(self.graph.ops[i].name, processor) for group, processor in zip(self.groups, choice, strict=True) for i in group])
+    def _chosen(self, choice: Choice) -> tuple[tuple[str, str], ...]:
+        """The processor of each op, by name."""
+        return tuple([(self.graph.ops[i].name, processor) for group, processor in zip(self.groups, choice, strict=True) for i in group])
+
+    def _least_ns(self, choice: Choice) -> int:
+        """What no plan with these processors can beat, in whatever order its ops run."""
+        if choice not in self.bounds:
+            graph = on_processors(self.graph, self._chosen(choice))
+            self.bounds[choice] = free_order_bound_ns(graph, op_durations(graph, self.hardware), self.hardware, self.budget)
+        return self.bounds[choice]
+
+    def _planned(self, choice: Choice) -> tuple[PlanCost, Plan] | InfeasibleError:
+        chosen = self._chosen(choice)
         graph = on_processors(self.graph, chosen)
-        if to_beat is not None and critical_path(graph, op_durations(graph, self.hardware)).length_ns > to_beat.makespan_ns:
-            return None
         try:
             plan = self.make(graph, starts(graph, self.hardware), self.settings)
         except InfeasibleError as error:
