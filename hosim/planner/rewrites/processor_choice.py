@@ -1,6 +1,7 @@
 """Which processor runs each op that may run on several (``also_on``): plans for fixed processors, compared by their replays.
 
-Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together. Uniform choices come
+Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together, unless few ops have a
+choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
 From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
 groups are. These trials are planned with little effort, and the best of them as carefully as the uniform ones. :func:`every_choice` tries
@@ -40,7 +41,7 @@ MOST_OPS = 8
 _UNIFORM = 16
 """Uniform choices at most; with more, kinds of ops change their processor together."""
 _ALL = 16
-"""Choices of all groups up to which each is tried."""
+"""Choices up to which each is tried: of all ops, else of all groups."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
 _FINAL = 2
@@ -52,7 +53,12 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
 
     Raises :class:`InfeasibleError` if none fits.
     """
-    search = _ChoiceSearch(graph, hardware, budget_bytes, make)
+    groups = groups_of(graph, hardware)
+    if not groups:
+        return make(graph, {}, {})
+    if prod([1 + len(others_of(graph.ops[i], hardware)) for group in groups for i in group]) <= _ALL:
+        groups = [(i,) for group in groups for i in group]
+    search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups)
     uniform, quick = search.uniform(), replace(search, plans={}, settings={"effort": 0.0})
     quick.judge_all(uniform)
     trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
@@ -73,7 +79,10 @@ def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make
             f"policy optimal tries every choice of processors for up to {MOST_OPS} ops; {graph.name} has {len(graph.movable)} that may run "
             "on several: use hyperoffload"
         )
-    search = _ChoiceSearch(graph, hardware, budget_bytes, make, [(i,) for i in graph.movable])
+    groups = [(i,) for i in graph.movable if others_of(graph.ops[i], hardware)]
+    if not groups:
+        return make(graph, {}, {})
+    search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups)
     choices = list(product(*search.allowed))
     search.settings = {"limit": parameters["limit"] / len(choices)}
     search.judge_all(choices)
@@ -88,13 +97,12 @@ class _ChoiceSearch:
     hardware: Hardware
     budget: int
     make: Make
-    groups: Sequence[tuple[int, ...]] = ()
+    groups: Sequence[tuple[int, ...]]
     settings: Mapping[str, float] = field(default_factory=dict)
     plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
     bounds: dict[Choice, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.groups = self.groups or groups_of(self.graph, self.hardware)
         ops = self.graph.ops
         self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
 
