@@ -74,6 +74,14 @@ class RecordedIterations:
         return tuple(np.array(sorted({shape[i] for shape in self.attention}), float) for i in range(4))
 
     @cached_property
+    def _alike(self) -> dict[tuple[bool, bool], list[tuple[int, int, int, int]]]:
+        """The rows without a prefill, or without what decodes."""
+        found: dict[tuple[bool, bool], list[tuple[int, int, int, int]]] = {}
+        for row in self.attention:
+            found.setdefault((row[0] == 0, row[2] == 0), []).append(row)
+        return found
+
+    @cached_property
     def _launch_us(self) -> float:
         return min(self.attention.values())
 
@@ -104,7 +112,7 @@ class RecordedIterations:
         found = self.attention.get(shape)
         if found is not None:
             return found
-        alike = [row for row in self.attention if [size == 0 for size in row[::2]] == [size == 0 for size in shape[::2]]]
+        alike = self._alike.get((shape[0] == 0, shape[2] == 0), ())
         near = min(alike, key=lambda row: (sum(abs(np.log2((a + 1) / (b + 1))) for a, b in zip(row, shape, strict=True)), row))
         return self._launch_us + (self.attention[near] - self._launch_us) * _work(shape) / _work(near)
 

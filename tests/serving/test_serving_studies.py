@@ -45,11 +45,19 @@ def test_a_point_that_fails_is_a_row_with_its_error(tmp_path):
         hosim.serve_sweep(MODEL, "h100-80gb-sxm", f"{DRAWN}:seed=1", **asked)
 
 
-def test_seeds_are_rows_and_any_number_of_processes_gives_the_same():
-    one, two = (hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary="requests.rate=50,100", seeds=2, jobs=jobs) for jobs in (1, 2))
-    assert list(zip(one["requests.rate"], one["requests.seed"], strict=True)) == [(50, 0), (50, 1), (100, 0), (100, 1)]
-    assert one.equals(two)
-    assert one["span_ns"].nunique() == 4
+@pytest.fixture(scope="module")
+def seeded():
+    return hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary="requests.rate=50,100", seeds=2, jobs=1)
+
+
+def test_seeds_are_rows(seeded):
+    assert list(zip(seeded["requests.rate"], seeded["requests.seed"], strict=True)) == [(50, 0), (50, 1), (100, 0), (100, 1)]
+    assert seeded["span_ns"].nunique() == 4
+
+
+@pytest.mark.long
+def test_any_number_of_processes_gives_the_same(seeded):
+    assert seeded.equals(hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary="requests.rate=50,100", seeds=2, jobs=2))
 
 
 def test_the_rate_of_a_file_moves_its_arrivals(tmp_path):
