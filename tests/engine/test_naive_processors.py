@@ -12,6 +12,7 @@ from processor_strategies import machines, on_processors
 from strategies import cases, processor_plans, several, sized, wild_plans
 from test_naive_devices import compare as compare_devices
 from test_naive_replay import compare
+from timeline_check import check_result
 
 from hosim.analysis.verifier import verify
 from hosim.engine import replay
@@ -31,6 +32,9 @@ def check(data):
         several_devices(data, plan, machine, not measured)
         return
     compare(plan, machine, data.draw(st.sampled_from((None, 120))), compete=not measured)
+    result = refused_or_result(plan, machine, fold=True, record=True)
+    if not isinstance(result, str):
+        assert check_result(plan, machine, result) == ()
     if not verify(plan, machine):
         replay(plan, machine)  # raises no PlanError
 
@@ -41,9 +45,9 @@ def several_devices(data, plan, machine, compete):
     assert refused_or_result(plan, many, fold=True) == refused_or_result(plan, many, fold=False)
 
 
-def refused_or_result(plan, machine, fold):
+def refused_or_result(plan, machine, fold, record=False):
     try:
-        return replay(plan, machine, fold=fold)
+        return replay(plan, machine, fold=fold, record=record)
     except PlanError as error:
         return str(error)
 

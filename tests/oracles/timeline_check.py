@@ -97,13 +97,13 @@ def producers_of(graph: Graph) -> list[set[int]]:
 
 
 def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, device: int, every: Sequence[Result]) -> Iterator[Finding]:
-    """Every op ran, for its duration; or longer, where a transfer went on at the device tier and that is told as ``slowed_ns``.
+    """Every op ran, for its duration; or longer, where a transfer went on at the tier of its processor and that is told as ``slowed_ns``.
 
     Under jitter the duration is that of the op of the same name in the workload, and then those that run again. A collective has its
     duration from when the last of its devices has begun it, and the longer one where a transfer went on at a fabric that it crosses.
     """
-    channels = {c.name for c in hardware.channels if hardware.device_tier in (c.source, c.destination)}
-    moving = [(x.start_ns, x.end_ns) for x in timeline.transfers if x.channel in channels]
+    ends = {c.name: (c.source, c.destination) for c in hardware.channels}
+    moving = {tier.name: [(x.start_ns, x.end_ns) for x in timeline.transfers if tier.name in ends[x.channel]] for tier in hardware.tiers}
     lines = [one.timeline for one in every if one.timeline is not None]
     crossed = {name for fabric in hardware.fabrics if fabric.collectives for name in fabric.channels}
     crossing = [(x.start_ns, x.end_ns) for line in lines for x in line.transfers if x.channel in crossed]
@@ -121,7 +121,8 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
         waited += since - start
         longer = end - since - duration
         slowed += longer
-        others = moving if pace(op, plan.graph.tensors, hardware, duration) is None else crossing
+        here = moving[op.processor or hardware.device_tier]
+        others = here if pace(op, plan.graph.tensors, hardware, duration) is None else crossing
         beside = result.slowed_ns is not None and longer > 0 and any(begin < end and since < stop for begin, stop in others)
         if start < 0 or (longer and not beside):
             name = plan.graph.ops[i].name
@@ -219,7 +220,8 @@ def _nonzero(amounts: dict[str, int]) -> dict[str, int]:
 def _awaited(plan: Plan, device: str, timeline: Timeline) -> list[list[Transfer]]:
     """For each op, the transfers that it waits for (rule 1).
 
-    Of each tensor that it reads, those of the last prefetch into the device tier before it; of each tensor that it writes, all before it.
+    Of each tensor that it reads, those of the last prefetch into the device tier before it, or of the last copy into the tier of its own
+    processor (rule 20); of each tensor that it writes, all before it.
     """
     by_cache_op: dict[int, list[Transfer]] = {}
     for x in timeline.transfers:
@@ -228,20 +230,21 @@ def _awaited(plan: Plan, device: str, timeline: Timeline) -> list[list[Transfer]
     for c, cache_op in enumerate(plan.cache_ops):
         if cache_op.op != DETACH:
             placed.setdefault(cache_op.after, []).append(c)
-    last: dict[int, int] = {}
+    last: dict[tuple[int, str], int] = {}
     every: dict[int, list[int]] = {}
     awaited: list[list[Transfer]] = []
     for i in range(AT_START, len(plan.graph.ops)):
         if i != AT_START:
             op = plan.graph.ops[i]
-            waits = [last[t] for t in {*op.inputs, *op.mutates} if t in last]
+            tier = op.processor or device
+            waits = [last[t, tier] for t in {*op.inputs, *op.mutates} if (t, tier) in last]
             waits += [c for t in {*op.outputs, *op.mutates} for c in every.get(t, ())]
             awaited.append([x for c in waits for x in by_cache_op.get(c, ())])
         for c in placed.get(i, ()):
             cache_op = plan.cache_ops[c]
             every.setdefault(cache_op.tensor, []).append(c)
-            if cache_op.op == PREFETCH and cache_op.destination == device:
-                last[cache_op.tensor] = c
+            if cache_op.destination is not None and (cache_op.op == PREFETCH or cache_op.destination != device):
+                last[cache_op.tensor, cache_op.destination] = c
     return awaited
 
 

@@ -1,4 +1,4 @@
-"""The check of a timeline's memory: what is held when, and the peaks that follow (docs/contract.md, rules 1, 2, 4, 5, 9)."""
+"""The check of a timeline's memory: what is held when, and the peaks that follow (docs/contract.md, rules 1, 2, 4, 5, 9 and 20)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _sizes(graph: Graph, hardware: Hardware, held: Held, timeline: Timeline) -> 
                 yield Finding("residency", f"tensor {name!r} is held twice in {tier} at {other.start_ns} ns", tensor=t)
     workspaces: dict[int, Residency | None] = {r.op: r for r in timeline.residencies if r.tensor < 0}
     for i, op in enumerate(graph.ops):
-        expected = (timeline.op_start_ns[i], timeline.op_end_ns[i], op.workspace_bytes, hardware.device_tier)
+        expected = (timeline.op_start_ns[i], timeline.op_end_ns[i], op.workspace_bytes, op.processor or hardware.device_tier)
         held_for = workspaces.pop(i, None)
         found = None if held_for is None else (held_for.start_ns, held_for.end_ns, held_for.bytes, held_for.tier)
         if found != (expected if op.workspace_bytes else None):
@@ -79,11 +79,11 @@ def _initial(plan: Plan, hardware: Hardware, held: Held, timeline: Timeline) -> 
             if first is None or first.start_ns != 0:
                 yield Finding("initial", f"tensor {graph.tensors[t].name!r} is not in {tier} at time 0", tensor=t)
     arrivals = {(x.tensor, _destination(hardware, x.channel), x.start_ns) for x in timeline.transfers}
-    made = {(t, timeline.op_start_ns[i]) for i, op in enumerate(graph.ops) for t in op.outputs}
+    arrivals |= {(t, op.processor or hardware.device_tier, timeline.op_start_ns[i]) for i, op in enumerate(graph.ops) for t in op.outputs}
     for (t, tier), residencies in held.items():
         for r in residencies:
             started = r.start_ns == 0 and tier in residency.get(t, ())
-            if not (started or (t, tier, r.start_ns) in arrivals or (tier == hardware.device_tier and (t, r.start_ns) in made)):
+            if not (started or (t, tier, r.start_ns) in arrivals):
                 name = graph.tensors[t].name
                 yield Finding(
                     "residency", f"tensor {name!r} comes to be held in {tier} at {r.start_ns} ns, and nothing brings or makes it", tensor=t
@@ -95,14 +95,15 @@ def _destination(hardware: Hardware, channel: str) -> str:
 
 
 def _uses(graph: Graph, device: str, held: Held, timeline: Timeline) -> Iterator[Finding]:
-    """What an op uses is held in the device tier over the whole op."""
+    """What an op uses is held over the whole op in the tier of its processor: the device tier, if it names none."""
     for i, op in enumerate(graph.ops):
         start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
+        tier = op.processor or device
         for t in {*op.inputs, *op.outputs, *op.mutates}:
-            if graph.tensors[t].size_bytes and not any(r.start_ns <= start and end <= r.end_ns for r in held.get((t, device), ())):
+            if graph.tensors[t].size_bytes and not any(r.start_ns <= start and end <= r.end_ns for r in held.get((t, tier), ())):
                 name = graph.tensors[t].name
                 yield Finding(
-                    "resident", f"op {op.name!r} uses tensor {name!r} over {start}..{end} ns without holding it in {device}", op=i, tensor=t
+                    "resident", f"op {op.name!r} uses tensor {name!r} over {start}..{end} ns without holding it in {tier}", op=i, tensor=t
                 )
 
 
@@ -124,15 +125,14 @@ def _released(graph: Graph, held: Held, timeline: Timeline) -> Iterator[Finding]
 
 def _stale(graph: Graph, device: str, held: Held, timeline: Timeline) -> Iterator[Finding]:
     """A write drops the copies on other tiers at its start (rule 5)."""
-    below: dict[int, list[Residency]] = {}
-    for (t, tier), residencies in held.items():
-        if tier != device:
-            below.setdefault(t, []).extend(residencies)
+    copies: dict[int, list[Residency]] = {}
+    for (t, _), residencies in held.items():
+        copies.setdefault(t, []).extend(residencies)
     for i, op in enumerate(graph.ops):
         start = timeline.op_start_ns[i]
         for t in {*op.outputs, *op.mutates}:
-            for r in below.get(t, ()):
-                if r.start_ns < start < r.end_ns:
+            for r in copies.get(t, ()):
+                if r.tier != (op.processor or device) and r.start_ns < start < r.end_ns:
                     name = graph.tensors[t].name
                     yield Finding(
                         "stale", f"op {op.name!r} writes tensor {name!r} at {start} ns, and {r.tier} still holds a copy", op=i, tensor=t

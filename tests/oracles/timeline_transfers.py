@@ -223,7 +223,7 @@ def _exposed(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline)
     if not graph.ops:
         return
     main = "compute" if "compute" in graph.streams else graph.streams[0]
-    into = {c.name for c in hardware.channels if c.destination == hardware.device_tier}
+    into = {c.name: c.destination for c in hardware.channels}
     ending: dict[int, list[Transfer]] = {}
     for x in timeline.transfers:
         ending.setdefault(x.end_ns, []).append(x)
@@ -237,7 +237,8 @@ def _exposed(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline)
             continue
         blamed, writes = timeline.transfers[stall.transfer], {*op.outputs, *op.mutates}
         ended = ending.get(stall.end_ns, ())
-        awaited = [x for x in ended if x.tensor in writes or (x.tensor in op.inputs and x.channel in into)]
+        tier = op.processor or hardware.device_tier
+        awaited = [x for x in ended if x.tensor in writes or (x.tensor in op.inputs and into[x.channel] == tier)]
         if not any(x is blamed for x in awaited):
             yield _finding(plan, blamed, "blame", f"is not what op {op.name!r} waited for until {stall.end_ns} ns")
         elif _whole(hardware, plan, blamed) and any(_whole(hardware, plan, x) and _later(plan, x, blamed) for x in awaited):
