@@ -28,7 +28,8 @@ class Decoder:
     is 0.
 
     Experts: ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a
-    softmax (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3).
+    softmax (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``router_fp32``: the weights of a softmax stay in fp32
+    (Mixtral).
 
     ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
     ``dropout``: the share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in attention that is not
@@ -54,6 +55,7 @@ class Decoder:
     n_shared_experts: int = 0
     first_k_dense_replace: int = 0
     n_group: int = 0
+    router_fp32: bool = False
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
     qk_nope_head_dim: int = 0

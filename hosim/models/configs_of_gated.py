@@ -57,6 +57,7 @@ def _mixtral(keys: Keys) -> Decoder:
         num_experts=keys.size("num_local_experts", 8),
         num_experts_per_tok=keys.size("num_experts_per_tok", 2),
         moe_intermediate_size=keys.size("intermediate_size"),
+        router_fp32=True,
     )
 
 

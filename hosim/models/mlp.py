@@ -69,10 +69,7 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
-    """Weight and number of each chosen expert, [tokens, chosen]; the weights in the dtype of the step.
-
-    Transformers leaves those of Mixtral in fp32, and so the product of an expert's output and its weight.
-    """
+    """Weight and number of each chosen expert, [tokens, chosen]."""
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
     if not config.n_group:
@@ -80,7 +77,8 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
         chances = softmax(t, linear(t, x, weight, offset, label="router"), "fp32")
         found, chosen = _top(t, chances, top)
         total = summed(t, found, (tokens, 1))
-        return cast(t, mul(t, found, total, "div"), run.dtype), chosen
+        shares = mul(t, found, total, "div")
+        return shares if config.router_fp32 and not run.merged else cast(t, shares, run.dtype), chosen
     scores = activation(t, linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"), "sigmoid", keeps="output")
     bias = t.held("e_score_correction_bias", (config.num_experts,), run.dtype, "buffer")
     corrected = add(t, replace(scores, node=0), bias)

@@ -81,8 +81,8 @@ PRESETS: Mapping[str, Layered] = {
     "mistral-nemo-12b": _gated(5120, 40, 32, 8, 14336, 131072, head_dim=128),
     "mistral-small-24b": _gated(5120, 40, 32, 8, 32768, 131072, head_dim=128),
     "mistral-large-123b": _gated(12288, 88, 96, 8, 28672, 32768),
-    "mixtral-8x7b": _gated(4096, 32, 32, 8, 14336, 32000, **_experts(8, 2, 14336)),
-    "mixtral-8x22b": _gated(6144, 56, 48, 8, 16384, 32000, **_experts(8, 2, 16384)),
+    "mixtral-8x7b": _gated(4096, 32, 32, 8, 14336, 32000, **_experts(8, 2, 14336), router_fp32=True),
+    "mixtral-8x22b": _gated(6144, 56, 48, 8, 16384, 32000, **_experts(8, 2, 16384), router_fp32=True),
     # config.json of Qwen/Qwen2.5-0.5B, -1.5B, -3B, -7B, -14B, -32B and -72B
     "qwen2.5-0.5b": _gated(896, 24, 14, 2, 4864, 151936, qkv_bias=True, tie_word_embeddings=True),
     "qwen2.5-1.5b": _gated(1536, 28, 12, 2, 8960, 151936, qkv_bias=True, tie_word_embeddings=True),
