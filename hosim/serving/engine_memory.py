@@ -31,15 +31,25 @@ def cache_blocks(
         raise InfeasibleError(
             f"weights of {human_size(weights)} leave no room for a cache in {human_percent(memory_share, 0)} of "
             f"{human_size(device.capacity_bytes)} ({model.hardware.name}): an iteration takes {human_size(working)} beside them, "
-            f"and a block {human_size(block)}"
+            f"and a block {human_size(block)}" + (": a policy can keep some in a tier below (weights)" if weight_bytes is None else "")
         )
     return blocks
 
 
 def weight_room(model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int) -> int:
-    """What a share of the device's memory leaves for weights beside a cache and one full iteration, in bytes; it may be below 0."""
-    cache = blocks * _block_bytes(model, limits)
-    return int(model.hardware.device.capacity_bytes * memory_share) - cache - model.working_bytes(limits.token_budget)
+    """What a share of the device's memory leaves for weights beside a cache and one full iteration, in bytes.
+
+    Raises :class:`InfeasibleError` if that is none.
+    """
+    cache, working = blocks * _block_bytes(model, limits), model.working_bytes(limits.token_budget)
+    capacity = model.hardware.device.capacity_bytes
+    room = int(capacity * memory_share) - cache - working
+    if room < 1:
+        raise InfeasibleError(
+            f"a cache of {human_size(cache)} leaves no room for weights in {human_percent(memory_share, 0)} of {human_size(capacity)} "
+            f"({model.hardware.name}): an iteration takes {human_size(working)} beside it"
+        )
+    return room
 
 
 def _block_bytes(model: ModelledIterations, limits: EngineLimits) -> int:

@@ -400,6 +400,13 @@ def test_memory_for_no_layer_is_infeasible():
         hosim.serve(SMALL, H100, MIXED, weights="static_split", weights_memory="100 MiB")
 
 
+def test_a_cache_that_leaves_nothing_is_infeasible():
+    with pytest.raises(InfeasibleError, match="leaves no room for weights in 90 % of"):
+        hosim.serve(SMALL, H100, MIXED, weights="static_split", blocks=10**7)
+    with pytest.raises(InfeasibleError, match=r"a policy can keep some in a tier below \(weights\)$"):
+        hosim.serve("llama-3.1-70b", H100, MIXED)
+
+
 def test_what_the_plan_does_not_take_is_the_caches():
     model = {**SMALL, "layers": 8}
     found = hosim.serve(model, H100, MIXED, weights="zero_inference", weights_memory="20 GiB", kv="lru:tiers=ddr=10GB")

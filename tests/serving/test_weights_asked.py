@@ -23,7 +23,7 @@ DRAWN = "poisson:rate=50:count=4:prompt=40:output=3"
 
 
 def test_the_command_says_what_came_up():
-    line = ["serve", "gpt2-xl", "-H", "h100", "--requests", DRAWN, "--weights", "zero_inference", "--weights-memory", "2GiB"]
+    line = ["serve", "gpt2", "-H", "h100", "--requests", DRAWN, "--weights", "zero_inference", "--weights-memory", "200MB"]
     weights = json.loads(CliRunner().invoke(app, [*line, "--json"]).stdout)["weights"]
     assert weights["channels"]["h2d"]["bytes"] == weights["bytes"] > 0
     table = CliRunner().invoke(app, line, env={"COLUMNS": "200"}).stdout
@@ -42,12 +42,12 @@ def test_a_sweep_over_policies_and_memory():
 
 
 def test_a_case_of_the_gate(tmp_path):
-    more = 'weights = "zero_inference", weights_memory = "4GiB"'
-    asked = f'[cases.a]\nhardware = "h100-80gb-sxm"\nserve = {{model = "gpt2-xl", requests = "{DRAWN}", {more}}}\n'
+    more = 'weights = "zero_inference", weights_memory = "200MB"'
+    asked = f'[cases.a]\nhardware = "h100-80gb-sxm"\nserve = {{model = "gpt2", requests = "{DRAWN}", {more}}}\n'
     (tmp_path / "hosim.toml").write_text(asked)
     (case,) = load_suite(tmp_path / "hosim.toml").cases
     record = measure_served(case).record
-    served = hosim.serve("gpt2-xl", "h100-80gb-sxm", DRAWN, weights="zero_inference", weights_memory="4GiB")
+    served = hosim.serve("gpt2", "h100-80gb-sxm", DRAWN, weights="zero_inference", weights_memory="200MB")
     told = served.weights
     assert record.metrics["stall.weights"] == told.stall_ns > 0
     assert record.metrics["moved.h2d"] == told.bytes
