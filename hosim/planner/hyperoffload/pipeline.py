@@ -25,7 +25,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
-from hosim.analysis.bounds import LowerBounds
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -39,9 +38,8 @@ from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.other_plans import OtherPlans, Others
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
-from hosim.planner.hyperoffload.refinement import LESS, found_elsewhere, refined
+from hosim.planner.hyperoffload.refinement import LESS, bound_ns, found_elsewhere, refined
 from hosim.planner.hyperoffload.selection import Selection, select
-from hosim.planner.hyperoffload.simulator_state import NEVER
 from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 from hosim.schedule.lower_tiers import space_below
@@ -185,14 +183,8 @@ def _good_enough_ns(problem: Problem, budget: int) -> int:
     """The makespan at which to stop."""
     count, floor_ns = len(problem.graph.ops), problem.horizon_ns
     if count > _BOUNDED:
-        floor_ns = max(floor_ns, _bound_ns(problem, budget))
+        floor_ns = max(floor_ns, bound_ns(problem, budget))
     return floor_ns + floor_ns // _CLOSE if count > _LARGE else floor_ns
-
-
-def _bound_ns(problem: Problem, budget: int) -> int:
-    """Nanoseconds that no plan beats."""
-    bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
-    return bounds.bound_ns(budget, NEVER, repeats=True, homes_kept=True, compete=None)
 
 
 def _rules(problem: Problem) -> list[Placement]:
@@ -242,10 +234,10 @@ def _sweeps(
     for slow in _SLOW_IF_SMALL if small else _SLOW:
         best.attempt(replace(best.first, slow=slow))
         if bounded and not best.finished:
-            bound_ns = _bound_ns(problem, budget)
-            best.floor_ns = max(floor_ns, bound_ns + bound_ns // _NEAR)
-            if slow == _SLOW[0] and bound_ns > problem.horizon_ns:  # the channels are what takes the time
-                best.spread_and_refine_if_enough(bound_ns + bound_ns // _RATHER_NEAR)
+            least_ns = bound_ns(problem, budget)
+            best.floor_ns = max(floor_ns, least_ns + least_ns // _NEAR)
+            if slow == _SLOW[0] and least_ns > problem.horizon_ns:  # the channels are what takes the time
+                best.spread_and_refine_if_enough(least_ns + least_ns // _RATHER_NEAR)
     if placement is None:
         if small:
             best.vary()

@@ -58,7 +58,7 @@ class _Passed:
     late: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Judged:
     """What came of changes: ``trail`` is their run until it ``meets`` the known one at a snapshot, ``late`` by so much from there on."""
 
@@ -126,7 +126,8 @@ class PlanSimulator:
         self._last = None
         if not state.failed:
             run = self._run(0, (), set(), None)
-            self._adopt(replace(run, cost=(run.cost[0], run.cost[1], moved)))
+            run.cost = run.cost[0], run.cost[1], moved
+            self._adopt(run)
         return self.cost
 
     def __call__(self, choices: Choices) -> SimulatedCost:
@@ -218,7 +219,8 @@ class PlanSimulator:
         try:
             first, hot = self._extent(pairs)
             run = self._run(first, pairs, hot, limit_ns)
-            return replace(run, changes=changes, pairs=pairs, cost=(run.cost[0], run.cost[1], moved))
+            run.changes, run.pairs, run.cost = changes, pairs, (run.cost[0], run.cost[1], moved)
+            return run
         finally:
             for t, old, _ in pairs:
                 self._leave(t)

@@ -81,7 +81,8 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
 def with_gaps_between_neighbours(problem: Problem) -> Problem:
     """The problem with the gaps between two uses that follow each other in the list, too.
 
-    No op is listed inside of these, but on several streams those of other streams may run meanwhile, and want the room.
+    No op is listed inside of these, but the second use may wait, and transfers may want the room meanwhile; on several streams, ops of
+    other streams may.
     """
     graph, gaps = problem.graph, list(problem.gaps)
     for t, users in enumerate(graph.users):

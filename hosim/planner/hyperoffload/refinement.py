@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from hosim.analysis.bounds import LowerBounds
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
+from hosim.planner.hyperoffload.problem import Problem, with_gaps_between_neighbours
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.simulator_state import NEVER
 from hosim.planner.hyperoffload.stall_search import SMALL
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
@@ -24,6 +26,15 @@ _LEFT = 0.6
 _SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
 """Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
 not fewer than the last figure, which takes no time to speak of."""
+
+_FEW = 24
+"""Ops up to which a graph of a single stream is searched for absences between uses that follow each other: they pay where ops are few."""
+
+
+def bound_ns(problem: Problem, budget_bytes: int) -> int:
+    """Nanoseconds that no plan within a budget beats."""
+    bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
+    return bounds.bound_ns(budget_bytes, NEVER, repeats=True, homes_kept=True, compete=None)
 
 
 def found_elsewhere(evaluate: Evaluator, seed: int) -> Evaluation | None:
@@ -70,7 +81,13 @@ def refined(
 
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
-    if count > SMALL or len(problem.graph.streams) == 1 or judge is not simulator or best.cost.makespan_ns <= floor_ns:
+    small = SMALL if len(problem.graph.streams) > 1 else _FEW
+    if count > small or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best
+    if effort > 0:
+        floor_ns = max(floor_ns, bound_ns(problem, evaluate.budget_bytes))
+        if not best.cost.infeasible and best.cost.makespan_ns <= floor_ns:
+            return best
     wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
-    return min(best, evaluate(improve(wider, best.choices, floor_ns, work // 2, seed)), key=lambda outcome: outcome.cost)
+    again = evaluate(improve(wider, best.choices, floor_ns, work // 2, seed + 1, restart))
+    return min(best, again, key=lambda outcome: outcome.cost)

@@ -57,12 +57,11 @@ def share(step: StepModel, state: RunState, now: int) -> None:
 
 def slowdown(step: StepModel, i: int, taken: Rate) -> tuple[int, int]:
     """The factor by which copies slow down an op, as a fraction; (0, 0) where it stands still."""
-    use = step.uses[i]
-    key = use, taken
-    if key not in step.slowdowns:
-        found = use.slowdown(Fraction(taken))
-        step.slowdowns[key] = (0, 0) if found is None else (found.numerator, found.denominator)
-    return step.slowdowns[key]
+    known = step.slowdowns[taken]
+    if i not in known:
+        found = step.uses[i].slowdown(Fraction(taken))
+        known[i] = (0, 0) if found is None else (found.numerator, found.denominator)
+    return known[i]
 
 
 def op_end(work: Work) -> int:

@@ -40,6 +40,7 @@ from hosim.planner.hyperoffload.simulator_state import (
     RunState,
 )
 from hosim.planner.hyperoffload.step_model import StepModel
+from hosim.planner.hyperoffload.transfer_rates import Rate
 
 
 def run(
@@ -70,6 +71,8 @@ def run(
     single = len(queues) == 1
     first_queue = queues[0] if queues else []
     contended, unshared = bool(uses), step.rates.alone
+    taken: Rate | None = None
+    slowed: dict[int, tuple[int, int]] = {}
     now, total, mark, issued = state.now, state.total, state.mark, state.issued
     last, instants = state.last, state.instants
     due: list[int] = []
@@ -167,7 +170,10 @@ def run(
                 op_end[s] = now + durations[i]
                 if contended and i in uses:
                     use = uses[i]
-                    entry = work[s] = [now + use.launch_ns, durations[i] - use.launch_ns, 1, *slowdown(step, i, state.taken)]
+                    if state.taken is not taken:
+                        taken = state.taken
+                        slowed = step.slowdowns[taken]
+                    entry = work[s] = [now + use.launch_ns, durations[i] - use.launch_ns, 1, *(slowed.get(i) or slowdown(step, i, taken))]
                     op_end[s] = op_ends_at(entry)
             # transfers, in order of issue
             free = [c for c in channels if waiting[c] and using[c] < engines[c]] if queued else []

@@ -76,6 +76,8 @@ class StallMoves:
         self._arms = [(kind, scope) for kind in _KINDS for scope in _SCOPES]
         self._gained = dict.fromkeys(self._arms, 0.0)
         self._spent = dict.fromkeys(self._arms, 0.0)
+        self._paid = dict.fromkeys(self._arms, 0.0)
+        self._even = [_EVEN * _KINDS[kind] * _SCOPES[scope] for kind, scope in self._arms]
         self._arm = self._arms[0]
         self._stalls: Sequence[tuple[int, int, int]] = ()
         self._sums: Sequence[int] = ()
@@ -127,6 +129,7 @@ class StallMoves:
         arm = self._arm
         self._gained[arm] = self._gained[arm] * _FORGET + gain
         self._spent[arm] = self._spent[arm] * _FORGET + work
+        self._paid[arm] = self._gained[arm] / (self._spent[arm] + _DAMPING * self._whole)
 
     def _focus(self) -> tuple[int, int]:
         """An op, and the tensor that it waits for (below 0: none)."""
@@ -176,9 +179,9 @@ class StallMoves:
     def draw(self) -> Changes:
         """A change; none if what was drawn cannot be changed."""
         rng = self._rng
-        paid = [self._gained[arm] / (self._spent[arm] + _DAMPING * self._whole) for arm in self._arms]
+        paid = self._paid.values()
         total = sum(paid) or 1.0
-        shares = [_EVEN * _KINDS[arm[0]] * _SCOPES[arm[1]] + own / total for arm, own in zip(self._arms, paid, strict=True)]
+        shares = [even + own / total for even, own in zip(self._even, paid, strict=True)]
         (self._arm,) = rng.choices(self._arms, shares)
         kind = self._arm[0]
         op, blamed = self._focus()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -56,7 +56,8 @@ class StepModel:
         self.pinning = any(self.pins)
         draw = Random(0)
         self.weights = [draw.getrandbits(62) for _ in graph.tensors]
-        self.slowdowns: dict[tuple[MemoryUse, Rate], tuple[int, int]] = {}
+        self.slowdowns = defaultdict[Rate, dict[int, tuple[int, int]]](dict)
+        """By what copies take of the device tier's bandwidth, and by op, the factor by which it takes longer, as a fraction."""
         self.flow_kinds: dict[tuple[int, int], tuple[int, bool, int, Rate]] = {}
 
     def _last_places(self, t: int) -> tuple[tuple[int, int], ...]:
