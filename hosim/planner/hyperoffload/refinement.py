@@ -8,6 +8,7 @@ from random import Random
 
 from hosim.analysis.bounds import LowerBounds
 from hosim.engine import replay
+from hosim.planner.hyperoffload.annealing import Restart
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
@@ -28,7 +29,7 @@ _SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_
 not fewer than the last figure, which takes no time to speak of."""
 
 _FEW = 24
-"""Ops up to which a graph of a single stream is searched for absences between uses that follow each other: they pay where ops are few."""
+"""Ops up to which the last search begins from other choices, too, and graphs of a single stream have one: beyond, that seldom pays."""
 
 
 def bound_ns(problem: Problem, budget_bytes: int) -> int:
@@ -81,13 +82,18 @@ def refined(
 
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
-    small = SMALL if len(problem.graph.streams) > 1 else _FEW
-    if count > small or judge is not simulator or best.cost.makespan_ns <= floor_ns:
+    several = len(problem.graph.streams) > 1
+    if count > (SMALL if several else _FEW) or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best
     if effort > 0:
         floor_ns = max(floor_ns, bound_ns(problem, evaluate.budget_bytes))
-        if not best.cost.infeasible and best.cost.makespan_ns <= floor_ns:
-            return best
-    wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
-    again = evaluate(improve(wider, best.choices, floor_ns, work // 2, seed + 1, restart))
-    return min(best, again, key=lambda outcome: outcome.cost)
+    again: list[tuple[int, Restart | None]] = [(seed, None)] if several else []
+    if count <= _FEW:
+        again.append((seed + 1, restart))
+    for its_seed, its_restart in again:
+        if best.cost.makespan_ns <= floor_ns and not best.cost.infeasible:
+            break
+        wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
+        found = [best, evaluate(improve(wider, best.choices, floor_ns, work // 2, its_seed, its_restart))]
+        best = min(found, key=lambda outcome: outcome.cost)
+    return best
