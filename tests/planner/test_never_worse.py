@@ -108,7 +108,7 @@ def test_near_the_lower_bound_there_is_no_search_and_rivals_are_tried_with_their
     taken = makespan(graph, hw, 30, effort=0.02)
     searched.clear()
     for bound_ns, near in ((2 * taken, True), (taken // 2, False)):
-        monkeypatch.setattr(pipeline, "_bound_ns", lambda *_, least=bound_ns: least)
+        monkeypatch.setattr(pipeline, "bound_ns", lambda *_, least=bound_ns: least)
         tried = judgement_of(graph, hw, 30).tried
         assert tried == (tuple(name for name in far if ":" not in name) if near else far)
         assert bool(searched) != near
