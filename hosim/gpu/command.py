@@ -69,7 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profiled", type=int, default=2, help="steps of a scheme in the trace and in the history (default: 2)")
     parser.add_argument("--shares", default="90,75,50", help="budgets of plans, in percent of the resident peak (default: %(default)s)")
     parser.add_argument("--policy", default="hyperoffload", help="what plans (default: %(default)s)")
-    parser.add_argument("--effort", type=float, help="the policy's parameter effort: 0 plans in seconds, the default in minutes")
+    parser.add_argument(
+        "--effort",
+        type=float,
+        help="the policy's parameter effort: 0 plans in seconds, the policy's own in minutes (default: 0 with all, its own with plan)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and tokens (default: 1)")
     parser.add_argument("--minutes", type=float, metavar="N", help="begin nothing after so many minutes; the same command goes on")
     parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default: 0)")
@@ -92,7 +96,7 @@ def _do(options: argparse.Namespace, arguments: list[str], since_s: float) -> in
         if options.what in ("all", "measure"):
             _measure(options, arguments, parts, runs, work, attempts)
         if options.what in ("all", "plan") and attempts.may_begin("plan"):
-            _plan(options.out, shares, options.policy, options.effort, attempts)
+            _plan(options.out, shares, options.policy, options.effort, attempts, quick=options.what == "all")
         if options.what in ("all", "run") and attempts.may_begin("run"):
             device = _device(options)
             _check_same(options.out / "meta.json", device)
@@ -115,14 +119,18 @@ def _summarize(options: argparse.Namespace) -> None:
             raise
 
 
-def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, attempts: Attempts) -> None:
+def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, attempts: Attempts, *, quick: bool) -> None:
+    """Plan; ``quick`` is without effort unless some is asked for, while a GPU waits."""
     try:
         from hosim.gpu.planning import plan_steps
+        from hosim.policies import registry
     except ModuleNotFoundError as error:  # a GPU machine with torch and numpy alone
         raise InputError(
             f"planning needs {error.name}, which is not here: copy the folder to where hosim is installed, run "
             f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m hosim.gpu run`"
         ) from error
+    if effort is None and quick and "effort" in registry.get(policy).settings:
+        effort = 0.0
     plan_steps(out, shares, policy, {} if effort is None else {"effort": effort}, attempts)
 
 

@@ -9,6 +9,7 @@ give it. Its op is ``hosim_step::hooked`` for hooks that see a gradient before i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,12 @@ from torch.fx import GraphModule
 
 from hosim.errors import InputError
 from hosim.lower.guard import unguarded
+from hosim.lower.step_ops import IN_ORDER, StepOp
 
 _library = torch.library.Library("hosim_step", "DEF")
-_IN_ORDER = (torch.Tag.nondeterministic_seeded,)  # as random ops, hooks run once each, in the order of the step
 _library.define("mark(Tensor(a!) x, int number) -> ()")
-_library.define("hooked(Tensor gradient, int number) -> Tensor", tags=_IN_ORDER)
-_library.define("accumulated(Tensor(a!) parameter, Tensor(b!) gradient, int number) -> ()", tags=_IN_ORDER)
+_library.define("hooked(Tensor gradient, int number) -> Tensor", tags=IN_ORDER)
+_library.define("accumulated(Tensor(a!) parameter, Tensor(b!) gradient, int number) -> ()", tags=IN_ORDER)
 _library.impl("mark", lambda x, number: None, "CompositeExplicitAutograd")
 _library.impl("hooked", lambda gradient, number: torch.empty_like(gradient), "CompositeExplicitAutograd")
 _library.impl("accumulated", lambda parameter, gradient, number: None, "CompositeExplicitAutograd")
@@ -57,60 +58,38 @@ def register(fake: torch.Tensor, parameter: torch.Tensor, number: int) -> list[A
     return handles
 
 
-class HooksBefore:
-    """The op of a parameter's hooks that see a gradient before it is accumulated."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "hooked"
-    tags = _IN_ORDER
-
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self._parameter = parameter
-
-    def __call__(self, gradient: torch.Tensor, number: int) -> torch.Tensor:
-        """What the hooks make of a gradient, in memory of its own."""
-        result = gradient
-        for hook in hooks_before(self._parameter):
-            given = hook(result)
-            result = result if given is None else given
-        return torch.empty_like(gradient).copy_(_like(result, gradient))
+def _call_before(parameter: torch.Tensor, gradient: torch.Tensor, number: int) -> torch.Tensor:
+    """What the hooks that see a gradient before it is accumulated make of it, in memory of its own."""
+    result = gradient
+    for hook in hooks_before(parameter):
+        given = hook(result)
+        result = result if given is None else given
+    return torch.empty_like(gradient).copy_(_like(result, gradient))
 
 
-class HooksAfter:
-    """The op of a parameter's hooks that see it when its gradient is accumulated."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "accumulated"
-    tags = _IN_ORDER
-
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self._parameter = parameter
-
-    def __call__(self, parameter: torch.Tensor, gradient: torch.Tensor, number: int) -> None:
-        """Call the hooks with the parameter itself, and take over the gradient that they leave."""
-        with unguarded(self._parameter) as own:
-            before, own.grad = own.grad, gradient
-            try:
-                for hook in hooks_after(own):
-                    hook(own)
-                left = own.grad
-            finally:
-                own.grad = before
-        if left is None:
-            raise InputError(
-                "a hook takes the gradient of a parameter away, so that the step would not learn it; leave it to the optimizer"
-            )
-        if left is not gradient:
-            gradient.copy_(_like(left, gradient))
+def _call_after(parameter: torch.Tensor, traced: torch.Tensor, gradient: torch.Tensor, number: int) -> None:
+    """Call the hooks that see the parameter when its gradient is accumulated, and take over the gradient that they leave."""
+    with unguarded(parameter) as own:
+        before, own.grad = own.grad, gradient
+        try:
+            for hook in hooks_after(own):
+                hook(own)
+            left = own.grad
+        finally:
+            own.grad = before
+    if left is None:
+        raise InputError("a hook takes the gradient of a parameter away, so that the step would not learn it; leave it to the optimizer")
+    if left is not gradient:
+        gradient.copy_(_like(left, gradient))
 
 
 def call_hooks(module: GraphModule, parameters: Sequence[torch.Tensor]) -> None:
     """Make the ops of hooks call the hooks of these parameters."""
     for node in module.graph.nodes:
         if node.target is hooked:
-            node.target = HooksBefore(parameters[node.args[-1]])
+            node.target = StepOp("hooked", partial(_call_before, parameters[node.args[-1]]))
         elif node.target is accumulated:
-            node.target = HooksAfter(parameters[node.args[-1]])
+            node.target = StepOp("accumulated", partial(_call_after, parameters[node.args[-1]]))
     module.recompile()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +21,12 @@ from torch import distributed
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
+from hosim.lower.step_ops import IN_ORDER, StepOp
 
 STREAM = "collectives"
 """The stream of the ops in the graph of a step."""
 
 _library = torch.library.Library("hosim_step", "FRAGMENT")
-IN_ORDER = (torch.Tag.nondeterministic_seeded,)
-"""Tags of ops that run once each, in the order of the other processes."""
 _library.define("all_reduce(Tensor(a!) gradient) -> ()", tags=IN_ORDER)
 _library.define("broadcast(Tensor(a!) buffer) -> ()", tags=IN_ORDER)
 _library.impl("all_reduce", lambda gradient: None, "CompositeExplicitAutograd")
@@ -84,9 +84,9 @@ class Replicas:
         """Let the ops of a graph exchange."""
         for node in module.graph.nodes:
             if node.target is all_reduce:
-                node.target = _Average(self._wrapped)
+                node.target = StepOp("all_reduce", partial(_average, self._wrapped), begins=True)
             elif node.target is broadcast:
-                node.target = _FromTheFirst(self._wrapped)
+                node.target = StepOp("broadcast", partial(_from_the_first, self._wrapped))
         module.recompile()
 
     @contextmanager
@@ -102,39 +102,20 @@ class Replicas:
         self._wrapped.require_forward_param_sync = self._wrapped.require_backward_grad_sync
 
 
-class _Average:
-    """Begins to average a gradient over the processes, as torch does (scaled first, then added up), and returns what to wait for."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "all_reduce"
-    tags = IN_ORDER
-    begins = True
-
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
-
-    def __call__(self, gradient: torch.Tensor) -> Any:
-        if not self._wrapped.require_backward_grad_sync:
-            return None
-        group = self._wrapped.process_group
-        gradient.mul_(1.0 / distributed.get_world_size(group))
-        return distributed.all_reduce(gradient, group=group, async_op=True)
+def _average(wrapped: Any, gradient: torch.Tensor) -> Any:
+    """Begin to average a gradient over the processes, as torch does (scaled first, then added up); returns what to wait for."""
+    if not wrapped.require_backward_grad_sync:
+        return None
+    group = wrapped.process_group
+    gradient.mul_(1.0 / distributed.get_world_size(group))
+    return distributed.all_reduce(gradient, group=group, async_op=True)
 
 
-class _FromTheFirst:
-    """Copies a buffer from the first process."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "broadcast"
-    tags = IN_ORDER
-
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
-
-    def __call__(self, buffer: torch.Tensor) -> None:
-        if self._wrapped.require_forward_param_sync:
-            group = self._wrapped.process_group
-            distributed.broadcast(buffer, distributed.get_global_rank(group, 0), group=group)
+def _from_the_first(wrapped: Any, buffer: torch.Tensor) -> None:
+    """Copy a buffer from the first process."""
+    if wrapped.require_forward_param_sync:
+        group = wrapped.process_group
+        distributed.broadcast(buffer, distributed.get_global_rank(group, 0), group=group)
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

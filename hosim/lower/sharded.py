@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ from torch.utils._pytree import tree_map_only
 
 from hosim.errors import InputError
 from hosim.lower.parameter_hooks import hooks_after, hooks_before
-from hosim.lower.replicas import IN_ORDER, all_gather, reduce_scatter
+from hosim.lower.replicas import all_gather, reduce_scatter
 from hosim.lower.sharded_tensors import is_sharded, local, sharded_modules
+from hosim.lower.step_ops import StepOp
 
 _DTYPES = (torch.float32, torch.bfloat16)
 """Those whose gradients torch lets the collective average; for others it scales before and after."""
@@ -100,9 +102,9 @@ class Shards:
         """Let the ops of a graph exchange."""
         for node in module.graph.nodes:
             if node.target is all_gather:
-                node.target = _AllGather(self._groups[node.args[2]].gathers_in)
+                node.target = StepOp("all_gather", partial(_all_gather, self._groups[node.args[2]].gathers_in))
             elif node.target is reduce_scatter:
-                node.target = _ReduceScatter(self._groups[node.args[2]].reduces_in)
+                node.target = StepOp("reduce_scatter", partial(_reduce_scatter, self._groups[node.args[2]].reduces_in))
         module.recompile()
 
     def ready(self) -> None:
@@ -243,37 +245,19 @@ def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat((tensor, tensor.new_zeros(rows, *tensor.shape[1:]))) if rows else tensor
 
 
-class _AllGather:
-    """Puts the shards of all processes one behind the other."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "all_gather"
-    tags = IN_ORDER
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def __call__(self, shard: torch.Tensor, world: int, number: int) -> torch.Tensor:
-        full = shard.new_empty(world * len(shard), *shard.shape[1:])
-        distributed.all_gather_single(full, shard.contiguous(), group=self._group)
-        return full
+def _all_gather(group: Any, shard: torch.Tensor, world: int, number: int) -> torch.Tensor:
+    """The shards of all processes, one behind the other."""
+    full = shard.new_empty(world * len(shard), *shard.shape[1:])
+    distributed.all_gather_single(full, shard.contiguous(), group=group)
+    return full
 
 
-class _ReduceScatter:
-    """Averages a gradient over the processes, and gives each its rows."""
-
-    __module__ = "hosim_step"
-    __name__ = __qualname__ = "reduce_scatter"
-    tags = IN_ORDER
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def __call__(self, gradient: torch.Tensor, world: int, number: int) -> torch.Tensor:
-        mine = gradient.new_empty(len(gradient) // world, *gradient.shape[1:])
-        way = distributed.ReduceOp.AVG if world > 1 else distributed.ReduceOp.SUM
-        distributed.reduce_scatter_single(mine, gradient, op=way, group=self._group)
-        return mine
+def _reduce_scatter(group: Any, gradient: torch.Tensor, world: int, number: int) -> torch.Tensor:
+    """The rows of this process of a gradient averaged over all."""
+    mine = gradient.new_empty(len(gradient) // world, *gradient.shape[1:])
+    way = distributed.ReduceOp.AVG if world > 1 else distributed.ReduceOp.SUM
+    distributed.reduce_scatter_single(mine, gradient, op=way, group=group)
+    return mine
 
 
 def shards_of(model: torch.nn.Module) -> Shards | None:

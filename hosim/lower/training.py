@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.sharded import Shards, shards_of
 from hosim.lower.sharded_tensors import local, sharded_like
+from hosim.lower.step_ops import StepOp
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
 
@@ -140,7 +142,8 @@ def capture_training(
     def bind(bound: GraphModule) -> None:
         for node in bound.graph.nodes:
             if node.target in _KEEPS:
-                node.target = _Keeping(node.target)
+                op = node.target
+                node.target = StepOp(op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags)
         parameter_hooks.call_hooks(bound, update.learned)
         if exchanges is not None:
             exchanges.bind(bound)
@@ -165,18 +168,10 @@ def capture_training(
     return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, exchanges, frozenset(constants))
 
 
-class _Keeping:
-    """An op that runs with gradients on, on tensors without."""
-
-    def __init__(self, op: Any) -> None:
-        self._op = op
-        self.tags = op.tags
-        self.__name__ = self.__qualname__ = op.overloadpacket.__name__
-        self.__module__ = "hosim_step"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad():
-            return self._op(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The results of an op that runs with gradients on, on tensors without."""
+    with torch.enable_grad():
+        return op(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
 
 
 def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:

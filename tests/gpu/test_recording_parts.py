@@ -199,6 +199,25 @@ def test_the_options():
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "parameters"),
+    [
+        (["all"], {"effort": 0.0}),
+        (["all", "--effort", "0.5"], {"effort": 0.5}),
+        (["all", "--policy", "longest_gap"], {}),
+        (["plan"], {}),
+        (["plan", "--effort", "0"], {"effort": 0.0}),
+    ],
+)
+def test_a_gpu_does_not_wait_for_effort(monkeypatch, tmp_path, line, parameters):
+    seen = []
+    for name in ("_measure", "run_plans", "_summarize", "_check_same"):
+        monkeypatch.setattr(command, name, lambda *arguments: None)
+    monkeypatch.setattr("hosim.gpu.planning.plan_steps", lambda out, shares, policy, parameters, attempts: seen.append(parameters))
+    assert command.main([*line, "--dry-run", "--out", str(tmp_path)]) == 0
+    assert seen == [parameters]
+
+
 def options(*more):
     return command._parser().parse_args([*more])
 
