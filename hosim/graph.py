@@ -366,7 +366,7 @@ class GraphBuilder:
         """The positions of what an op names."""
         names = tuple(names)  # an iterator has its names once
         try:
-            return tuple([index[name] for name in names])
+            return tuple(map(index.__getitem__, names))
         except KeyError:
             what, j = "earlier op" if label == "deps" else "tensor", next(j for j, name in enumerate(names) if name not in index)
             raise GraphError(f"unknown {what} {names[j]!r}", where=f"ops[{len(self._ops)}].{label}[{j}]") from None
