@@ -30,6 +30,7 @@ class EngineSequence:
         "computed",
         "gone",
         "handed",
+        "latest",
         "loads",
         "named",
         "number",
@@ -46,6 +47,7 @@ class EngineSequence:
         self.tokens = request.prompt_tokens
         self.wanted = request.prompt_tokens + request.output_tokens
         self.computed = 0
+        self.latest = 0  # tokens that the latest iteration with it computes
         self.admitted = False
         self.blocks: list[int] = []
         self.gone = 0  # so many of its first blocks are below alone; these are of the device and stand for them

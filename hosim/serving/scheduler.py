@@ -353,6 +353,7 @@ class Scheduler:
 
     def _extend(self, sequence: EngineSequence, new: int) -> None:
         sequence.computed += new
+        sequence.latest = new
         sequence.blocks += self.pool.take(self._blocks(sequence.computed) - sequence.gone - len(sequence.blocks))
         size = self._limits.block_tokens
         for block in range(sequence.named, sequence.computed // size):

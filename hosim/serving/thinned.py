@@ -50,8 +50,9 @@ class Thinned:
             sequence.gone, sequence.buffer = 0, []
 
     def _droppable(self, sequence: EngineSequence) -> int:
-        """How many more blocks of a sequence could go; none before its prompt is computed, as all of it is read for that."""
-        if not sequence.blocks or sequence.computed < sequence.request.prompt_tokens or sequence.is_loading:
+        """How many more blocks of a sequence could go; none while its prompt is computed, or computed again, which reads all of them."""
+        decodes = sequence.computed == sequence.tokens - 1 or (sequence.computed == sequence.tokens and sequence.latest == 1)
+        if not sequence.blocks or not decodes or sequence.is_loading:
             return 0
         return max(0, sequence.named - self._reads.window - sequence.gone)
 

@@ -189,6 +189,7 @@ def test_layers_are_sent_while_others_are_computed(tier):
     assert served([A], tier=tier, layers=2).token_ns == ((35, 46, 57),)
     longer = served([Request(0, 16, 1)], tier=tier, layers=2)
     assert longer.token_ns == ((53,),)
+    assert longer.samples[0].held_blocks == 4  # all of the prompt's from the first iteration on
     moved = longer.handed.figures
     assert (moved.transfers, moved.bytes, moved.wait_ns, moved.queue_ns, moved.stall_ns) == (4, 24, 6, 0, 6)
     assert served([Request(0, 16, 1)], tier=tier).token_ns == ((36 + 24 + 11,),)

@@ -90,6 +90,25 @@ def test_whoever_gives_nothing_is_not_thinned(changed):
     assert found.scheduled_ns[1] == 59
 
 
+def test_parts_of_bytes_add_up():
+    """A quarter of a block is 1.5 bytes: one step has 1, the next one 2."""
+    assert served([A, B], replace(HALF, hit=Fraction(3, 4))).kv.sparse.fetched_bytes == 3
+
+
+def test_a_prompt_is_not_thinned_while_it_is_computed():
+    """Five blocks. A's 12 tokens take two iterations, until 18 and 32; B's three blocks are not free before it has ended."""
+    found = served([Request(0, 12, 1), Request(10, 12, 1)], blocks=5, budget=8)
+    assert (found.kv.sparse.thinned, found.scheduled_ns) == (0, (0, 32))
+
+
+def test_blocks_that_two_hold_are_not_free_if_one_gives_them_up():
+    """Two sequences share four of six blocks, and B, which needs three, finds two of eight free: it waits until the first one ends."""
+    both = [Request(0, 16, 8, (1, 2, 3, 4), 4), Request(30, 17, 6, (1, 2, 3, 4), 4)]
+    found = served([*both, Request(40, 12, 1)], blocks=8)
+    assert (found.kv.sparse.thinned, found.hit_tokens) == (0, 16)
+    assert found.scheduled_ns[2] >= min(tokens[-1] for tokens in found.token_ns[:2])
+
+
 def test_a_thinned_sequence_grows():
     """Eight blocks. Two prompts of 16 and 4 tokens take five of them until 30, and both a further one for the next token; a step takes 12.
 
