@@ -57,6 +57,7 @@ NUMBERS = {
     "serve --fit-first": (None, 1, None),
     "serve --instances": (1, 1, None),
     "serve --prefill-instances": (0, 0, None),
+    "serve --prefill-tensor": (None, 1, None),
     "serve --decode-instances": (0, 0, None),
     "serve --expert": (1, 1, None),
     "serve-frontier --seeds": (None, 1, None),

@@ -17,6 +17,7 @@ from hosim.gate.metric_verdict import judge_metrics
 from hosim.gate.metrics import parse_tolerances
 from hosim.gate.served_case import measure_served
 from hosim.gate.served_causes import explain_served
+from hosim.versions import SERVING_VERSIONS
 
 REQUESTS = [
     {"arrival_s": i / 500, "prompt_tokens": 100 + 40 * (i % 3), "output_tokens": 5, "prefix_blocks_of_16": [1, 2, i]} for i in range(12)
@@ -63,7 +64,7 @@ def test_metrics_are_those_of_serving(folder: Path) -> None:
         held = [sample.held_blocks for sample in served.samples if sample.start_ns < end and sample.end_ns - 1 >= begin]
         assert most == weights + max(held, default=0) * 131_072
     assert now.metrics["moved.d2h"] == now.metrics["peak.ddr"]
-    assert now.versions["serving"] == 1
+    assert now.versions["serving"] == SERVING_VERSIONS["serving"]
 
 
 def test_transfers_between_engines_are_shown(folder: Path) -> None:
@@ -126,7 +127,7 @@ def test_what_changed_without_being_asked(folder: Path) -> None:
     assert before is not None
     assert now is not None
     older = replace(before, versions={**before.versions, "serving": 0})
-    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 1), and so did the requests: ")
+    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 2), and so did the requests: ")
 
 
 def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:

@@ -103,7 +103,9 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
     duration from when the last of its devices has begun it, and the longer one where a transfer went on at a fabric that it crosses.
     """
     ends = {c.name: (c.source, c.destination) for c in hardware.channels}
-    moving = {tier.name: [(x.start_ns, x.end_ns) for x in timeline.transfers if tier.name in ends[x.channel]] for tier in hardware.tiers}
+    moving = {
+        tier.name: [(x.start_ns, x.end_ns) for x in timeline.transfers if tier.name in ends.get(x.channel, ())] for tier in hardware.tiers
+    }
     lines = [one.timeline for one in every if one.timeline is not None]
     crossed = {name for fabric in hardware.fabrics if fabric.collectives for name in fabric.channels}
     crossing = [(x.start_ns, x.end_ns) for line in lines for x in line.transfers if x.channel in crossed]
