@@ -10,7 +10,7 @@ import networkx
 import hosim
 
 PACKAGE = Path(hosim.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = {file: ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
 
 LINES = 400
 """How long a file may be, docstrings of functions and classes aside. One that is longer has more than one subject."""
@@ -18,7 +18,7 @@ LINES = 400
 
 def classes() -> Counter[str]:
     """How many classes have a name, those inside functions and classes among them."""
-    return Counter(node.name for file in FILES for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef))
+    return Counter(node.name for tree in FILES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -39,10 +39,9 @@ def test_no_circle_of_imports() -> None:
 
 def lines_of(file: Path) -> int:
     """How many lines a file has, less those of the docstrings of its functions and classes: pages are made of these."""
-    text = file.read_text()
-    documented = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    documented = [node for node in ast.walk(FILES[file]) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     docstrings = [node.body[0] for node in documented if ast.get_docstring(node) is not None]
-    return len(text.splitlines()) - sum(one.end_lineno - one.lineno + 1 for one in docstrings)
+    return len(file.read_text().splitlines()) - sum(one.end_lineno - one.lineno + 1 for one in docstrings)
 
 
 def test_no_file_is_long() -> None:

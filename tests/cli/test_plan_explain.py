@@ -80,6 +80,7 @@ def test_two_explanations_are_the_same(llama: tuple[str, ...], planned: tuple[Pa
     assert json.loads(hosim("plan", *llama, *QUICK, "--explain", "--json").stdout) == planned[1]
 
 
+@pytest.mark.long
 def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, dict[str, Any]]) -> None:
     why = json.loads(hosim("plan", *llama, *QUICK, "--explain", "--json", "--top", 3).stdout)
     assert why["tensors"] == planned[1]["tensors"][:3]

@@ -8,7 +8,7 @@ from quick_cases import one_in
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("number", one_in(4, INSTANCES))
+@pytest.mark.parametrize("number", one_in(8, INSTANCES))
 def test_a_pass_makes_what_it_made(number: int) -> None:
     assert list(passes(number)) == KEPT[instance(number, SEED).name], (
         "if meant: python tests/kept/write.py kept_passes, and look at what changed"

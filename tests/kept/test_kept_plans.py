@@ -8,7 +8,7 @@ from quick_cases import one_in
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("number", one_in(6, INSTANCES))
+@pytest.mark.parametrize("number", one_in(8, INSTANCES))
 def test_a_plan_stays_what_it_was(number: int) -> None:
     assert list(plans(number)) == KEPT[instance(number, SEED).name], (
         "if meant: python tests/kept/write.py kept_plans, and look at what changed"

@@ -257,6 +257,7 @@ def test_candidates_say_their_ratio():
 # ---------------------------------------------------------------------------------------------------------- command line
 
 
+@pytest.mark.long
 def test_through_the_commands(tmp_path: Path):
     graph = layers(8)
     save_workload(graph, tmp_path / "w.json")

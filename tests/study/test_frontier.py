@@ -22,7 +22,7 @@ def question(policy: str, budget: int | None = None) -> Question:
     return Question(chain(12), MACHINE, parse_choice(policy), budget)
 
 
-@pytest.mark.parametrize("policy", one_in(2, ["layerwise", "belady", "resident", "on_demand"]))
+@pytest.mark.parametrize("policy", one_in(4, ["on_demand", "belady", "resident", "layerwise"]))
 def test_the_curve(policy: str) -> None:
     found = frontier(question(policy), points=5, refine=3)
     peak = static_peak(chain(12)).bytes
