@@ -87,11 +87,14 @@ def weight_layers(modelled: ModelledIterations) -> WeightLayers:
     weights = _weights(graph)
     layers = layers_of(graph, weights)
     sizes: Counter[str] = Counter()
+    names: dict[str, str] = {}
     for t in sorted(weights, key=lambda t: (graph.users[t][0], t)):
         sizes[layers[t]] += graph.tensors[t].size_bytes
-    names = list(sizes)
-    reads = [names.index(layers[min(visit.tensors)]) for visit in visits(graph, weights)]
-    return WeightLayers(modelled, tuple(names), tuple(sizes.values()), tuple(reads))
+        first = graph.tensors[t].name  # what has no number is called after its first weight
+        names.setdefault(layers[t], layers[t] if first.startswith(f"{layers[t]}.") else first)
+    places = list(sizes)
+    reads = [places.index(layers[min(visit.tensors)]) for visit in visits(graph, weights)]
+    return WeightLayers(modelled, tuple(names[layer] for layer in places), tuple(sizes.values()), tuple(reads))
 
 
 def _weights(graph: Graph) -> set[int]:

@@ -316,7 +316,7 @@ def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy, engines):
 def test_parts_of_an_iteration_are_its_layers():
     """Layers of one kind take equally long; a prompt's head has one row, and that of 64 sequences hardly takes longer than of one."""
     found = weight_layers(ModelledIterations(SMALL, H100))
-    assert found.names == ("+", *(f"model.layers.{i}" for i in range(4)), "model.layers.3+")
+    assert found.names == ("model.embed_tokens.weight", *(f"model.layers.{i}" for i in range(4)), "model.norm.weight")
     assert found.reads == tuple(range(6))
     assert sum(found.sizes) + found.beside_bytes == found.modelled.weight_bytes
     for iteration in (Iteration((), 64, 64 * 500, ()), Iteration(((2048, 0),), 0, 0, ())):
