@@ -38,7 +38,7 @@ def test_attention_on_the_cpu(compared) -> None:
 def test_an_optimizer_on_the_cpu(compared) -> None:
     """GPT-2 in eager mode, in the shape and batch of DeepSpeed's tutorial. Whether the source counts recomputation is not said.
 
-    DeepSpeed's calculators do, by which hosim is too fast. The author of CPU-Adam has 8.2 s for 11.6 billion parameters in training
+    DeepSpeed's calculators do, by which hosim is too fast. The author of CPU-Adam reports 8.2 s for 11.6 billion parameters
     (deepspeedai/DeepSpeed#735, the machine is not said), where the paper's table has 2.57 s for 10: the last rows take that.
     """
     (row,) = [row for row in csv.DictReader(FILE.read_text().splitlines()) if row["id"] == "zero-offload-10b-v100"]
