@@ -163,10 +163,12 @@ def _peaks(graph: Graph, hardware: Hardware, result: Result, timeline: Timeline)
     """Occupancy within capacity at every instant; the peaks, where they are first reached and what they consist of.
 
     At an instant everything that ends is released before anything is allocated. Where an op or a transfer takes no time,
-    or an initial copy goes at time 0, an instant has several rounds of this: there the occupancy is known within limits,
-    and the figures are held to those.
+    or an initial copy goes at time 0, or an op that starts drops what it writes from another processor's tier, an instant has several
+    rounds of this: there the occupancy is known within limits, and the figures are held to those.
     """
     instantaneous = rounds_of(timeline)
+    if any(op.processor for op in graph.ops):
+        instantaneous |= {timeline.op_start_ns[i] for i, op in enumerate(graph.ops) if op.outputs or op.mutates}
     by_tier: dict[str, list[Residency]] = {tier.name: [] for tier in hardware.tiers}
     for r in timeline.residencies:
         by_tier.setdefault(r.tier, []).append(r)
