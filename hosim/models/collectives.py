@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES
 from hosim.models.config import Decoder, Run
 from hosim.models.names import NAMES
 from hosim.models.tape import Tape, Value
 
 STREAM = "comm"
+
+_OF_OWN_TOKENS = (".gate.", "_a_proj", "_a_layernorm")
+"""What names say of parameters that are as wide as no hidden state and are used before tokens are gathered: routers, latent vectors."""
 
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
@@ -39,6 +44,20 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
     return y
 
 
+def of_own_heads(t: Tape, run: Run, weight: Value) -> Value:
+    """``weight``, of which each device has a copy and uses it for its own heads: its gradient is the sum over devices."""
+    if run.tensor > 1 and run.training:
+        t.on_gradient(weight, lambda g: _in_place(t, run, g, "all_reduce.grad", run.tensor))
+    return weight
+
+
+def of_copies(t: Tape, run: Run, parameter: Value, rows: int, devices: int) -> None:
+    """The gradient of the last ``rows`` of a parameter, which ``devices`` have copies of, each for queries of its own: their sum."""
+    if devices > 1 and run.training:
+        shape = (rows, *parameter.shape[1:])
+        t.on_gradient(parameter, lambda g: _in_place(t, run, replace(g, shape=shape), "all_reduce.grad", devices))
+
+
 def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
     """``x`` [..., tokens, width] of all tokens from each device's own, or the sum over devices for its own; gradients the other way."""
     *outer, tokens, width = x.shape
@@ -63,10 +82,11 @@ def _sharing(t: Tape, run: Run, x: Value, label: str, kind: str, shape: tuple[in
 
 
 def summed_over_tokens(t: Tape, config: object, run: Run) -> None:
-    """The gradients of norms, biases and routers, of which each device has its part: their sum."""
+    """The gradients of norms, biases, routers and projections to latents, of which each device has its part: their sum."""
     if not run.sequence_parallel or not isinstance(config, Decoder):
         return
-    own = [gradient for parameter, gradient in t.learned() if parameter.shape == (config.hidden_size,) or ".gate." in parameter.tensor]
+    width = (config.hidden_size,)
+    own = [gradient for p, gradient in t.learned() if p.shape == width or any([part in p.tensor for part in _OF_OWN_TOKENS])]
     if own:
         size = sum([g.size for g in own])
         duration_ns = ns_to_send(run, 2 * size * (run.tensor - 1) // run.tensor)

@@ -174,7 +174,7 @@ class _Sharing:
                 unit = self.unit.get(self.names[t])
                 if unit is not None:
                     stands[t] = self.whole[unit, stays(unit, place, self.run)].tensor
-        self.t.copied(op, stands)
+        _copied(self.t, op, stands)
 
     def _by_unit(self, learned: Learned) -> dict[str, Learned]:
         units: dict[str, Learned] = {}
@@ -286,3 +286,27 @@ class _Sharing:
 def _prefix(visit: Visit) -> str:
     backward, micro_batch = visit.place
     return f"{BACKWARD if backward else ''}{micro_batch}{visit.unit or _ROOT}."
+
+
+def _copied(t: Tape, op: Op, names: Mapping[int, str]) -> None:
+    """Emit an op of another graph on a tape; ``names`` says what each tensor that it uses is called here."""
+    t.reserve(op.name)
+    inputs, outputs, mutates = [list(dict.fromkeys([names[each] for each in listed])) for listed in (op.inputs, op.outputs, op.mutates)]
+    t.builder.op(
+        op.name,
+        op.kind,
+        inputs=inputs,
+        outputs=outputs,
+        mutates=mutates,
+        stream=op.stream,
+        duration_ns=op.duration_ns,
+        flops=op.flops,
+        bytes_accessed=op.bytes_accessed,
+        dtype=op.dtype,
+        workspace_bytes=op.workspace_bytes,
+        kernel=op.kernel,
+        sizes=op.sizes,
+        processor=op.processor,
+        also_on=dict(op.also_on),
+    )
+    t.last_ops[op.stream] = op.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hosim.models.attention import attention, rotated, rotated_pairs
-from hosim.models.collectives import all_reduced, received, replicated, sent
+from hosim.models.collectives import all_reduced, of_own_heads, received, replicated, sent
 from hosim.models.config import Decoder, Run, key_heads, layer_sizes, layers_of, vocabulary
 from hosim.models.dense import factor, projected
 from hosim.models.engine_layer import added_norm, engine_layer, sinks
@@ -151,7 +151,7 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
     with t.scope(names.attention):
         cache = make_cache(t, config, run)
         attend = _latent_attention if config.kv_lora_rank else _grouped_attention
-        y = attend(t, config, run, replicated(t, run, inside), shared, cache)
+        y = attend(t, config, run, inside, shared, cache)
     if config.post_norms:
         y = decoder_norm(t, config, run, names.after_attention, y)
     if config.parallel_block:
@@ -175,25 +175,30 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
 
 def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
     """Heads of queries that share heads of keys and values."""
+    x = replicated(t, run, x)
     batch, tokens, hidden = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
-    parts = {"q": heads, "k": kv_heads, "v": kv_heads}
+    parts, copied = {"q": heads, "k": kv_heads, "v": kv_heads}, max(1, run.tensor // config.num_key_value_heads)
 
     def by_head(name: str, y: Value) -> Value:
         y = y.view(batch, tokens, parts[name], width)
         if config.qk_norm and name != "v":
             with t.scope(f"{name}_norm"):
-                y = rms_norm(t, y, t.parameter("weight", (width,), run.dtype), fused=run.fused)
+                y = rms_norm(t, y, of_own_heads(t, run, t.parameter("weight", (width,), run.dtype)), fused=run.fused)
         y = y.view(batch, parts[name], tokens, width)
         return y if name == "v" else _turned(t, config, run, y, shared.turns, f"rope_{name}")
 
     if config.fused_projections:
-        both = projected(t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias)
+        copies = 2 * kv_heads * width, copied
+        both = projected(t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias, copies=copies)
         pieces = split(t, both, [count * width for count in parts.values()], "split_qkv")
         q, k, v = [by_head(name, piece) for name, piece in zip(parts, pieces, strict=True)]
     else:
-        q, k, v = [by_head(name, projected(t, run, f"{name}_proj", x, parts[name] * width, bias=config.qkv_bias)) for name in parts]
+        q, k, v = [
+            by_head(name, projected(t, run, f"{name}_proj", x, count * width, bias=config.qkv_bias, copies=(count * width, of)))
+            for (name, count), of in zip(parts.items(), (1, copied, copied), strict=True)
+        ]
     if run.phase == "decode" and run.kv_block is not None:
         y = sparse_attention(t, run, q, (k, v), make_blocks(t, config, run), width)
     else:
@@ -225,8 +230,11 @@ def _turned(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Va
 
 
 def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
-    """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2)."""
-    batch, tokens, hidden = x.shape
+    """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2).
+
+    Devices that share heads each make all latent vectors, or those of their own tokens, and add up the gradients of these.
+    """
+    batch, tokens, hidden = x.shape[0], run.tokens, x.shape[-1]
     heads = config.num_attention_heads // run.tensor
     nope, turned, wide, rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim, config.kv_lora_rank
 
@@ -240,13 +248,14 @@ def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
     q_width = heads * (nope + turned)
     if config.q_lora_rank:
         down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
-        q = linear(t, normed("q_a_layernorm", down), parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
+        found = replicated(t, run, normed("q_a_layernorm", down))
+        q = linear(t, found, parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
     else:
-        q = linear(t, x, parameter("q_proj", q_width, hidden), label="q_proj")
+        q = linear(t, replicated(t, run, x), parameter("q_proj", q_width, hidden), label="q_proj")
     q_pass, q_turn = split(t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q")
     both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
-    latent = normed("kv_a_layernorm", latent)
+    latent, k_turn = replicated(t, run, normed("kv_a_layernorm", latent)), replicated(t, run, k_turn)
     assert shared.turns is not None
     cos, sin = shared.turns
     q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hosim.models.attention import attention
+from hosim.models.collectives import of_copies
 from hosim.models.config import Run
 from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
 from hosim.models.norms import layer_norm
@@ -20,10 +21,14 @@ def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = Tr
         return linear(t, x, weight, offset)
 
 
-def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = False) -> Value:
-    """A linear layer ``name`` to ``width`` that is one op of its name."""
+def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = False, copies: tuple[int, int] = (0, 1)) -> Value:
+    """A linear layer ``name`` to ``width`` that is one op of its name; ``copies``: how many of its last rows how many devices have."""
     weight = factor(t, run, f"{name}.weight", (width, x.shape[-1]))
-    return linear(t, x, weight, t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None, label=name)
+    offset = t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None
+    for each in (weight, offset):
+        if each is not None:
+            of_copies(t, run, each, *copies)
+    return linear(t, x, weight, offset, label=name)
 
 
 def factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], kind: str = "parameter", home: str | None = None) -> Value:

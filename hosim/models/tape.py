@@ -9,7 +9,7 @@ pass uses.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
@@ -17,7 +17,7 @@ from math import prod
 from typing import TypedDict, Unpack
 
 from hosim.edits import COLLECTIVE_KINDS
-from hosim.graph import Graph, GraphBuilder, Op
+from hosim.graph import Graph, GraphBuilder
 from hosim.limits import limit, refusal
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
@@ -98,6 +98,7 @@ class Tape:
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
         self._gradients: dict[int, Value] = {}
+        self._arrivals: dict[int, Callable[[Value], None]] = {}
         self._holders: Counter[str] = Counter()  # how many nodes a gradient's tensor stands for
         self._held: dict[str, Value] = {}
         self.parameters: dict[int, Value] = {}
@@ -297,29 +298,6 @@ class Tape:
         keeps.append(made)
         return made
 
-    def copied(self, op: Op, names: Mapping[int, str]) -> None:
-        """Emit an op of another graph; ``names`` says what each tensor that it uses is called here."""
-        self.reserve(op.name)
-        inputs, outputs, mutates = [list(dict.fromkeys([names[t] for t in listed])) for listed in (op.inputs, op.outputs, op.mutates)]
-        self.builder.op(
-            op.name,
-            op.kind,
-            inputs=inputs,
-            outputs=outputs,
-            mutates=mutates,
-            stream=op.stream,
-            duration_ns=op.duration_ns,
-            flops=op.flops,
-            bytes_accessed=op.bytes_accessed,
-            dtype=op.dtype,
-            workspace_bytes=op.workspace_bytes,
-            kernel=op.kernel,
-            sizes=op.sizes,
-            processor=op.processor,
-            also_on=dict(op.also_on),
-        )
-        self.last_ops[op.stream] = op.name
-
     def _unique(self, label: str) -> str:
         wanted = name = f"{self._phase}{self.micro_batch}{self._scope}{label}"
         n = 1
@@ -352,6 +330,8 @@ class Tape:
         """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing else."""
         if not value.node:
             return
+        if value.node in self._arrivals:
+            self._arrivals[value.node](gradient)
         before = self._gradients.get(value.node)
         if self._main_gradients and value.node in self.parameters:
             self._gradients[value.node] = main = before or self._main_gradient(value)
@@ -368,6 +348,11 @@ class Tape:
             self._holders[before.tensor] -= 1
             self._holders[total.tensor] += 1
             self._gradients[value.node] = total
+
+    def on_gradient(self, value: Value, act: Callable[[Value], None]) -> None:
+        """Call ``act`` with each gradient of ``value`` that :meth:`give` gets, before it is added to others."""
+        if self._notes is not None or self._phase:
+            self._arrivals[value.node] = act
 
     def _main_gradient(self, parameter: Value) -> Value:
         main = Value(f"{parameter.tensor}.main_grad", parameter.shape, "fp32")

@@ -55,8 +55,36 @@ def test_experts_that_have_devices_of_their_own_get_each_devices_tokens():
     gather, scatter, exchange = ("all_gather", (2, WHOLE)), ("reduce_scatter", (2, WHOLE)), ("all_to_all", (2, 32 * 64 * 2))
     forward = [scatter, gather, scatter, exchange, exchange, gather]
     backward = [{gather: scatter, scatter: gather}.get(each, each) for each in reversed(forward)]
-    norms = 3 * 64 + 8 * 64  # and those of heads, which see all tokens of the device's heads
+    heads = ("all_reduce", (2, 16 * 2))  # the norms of keys and of queries, whose gradients are of the device's own heads
+    backward[-2:-2] = [heads, heads]
+    norms = 3 * 64 + 8 * 64
     assert sent(graph) == [*forward, *backward, ("all_reduce", (2, norms * 2))]
+
+
+@pytest.mark.parametrize(("model", "rows"), [("llama-3.1-8b", [16, 16]), ("qwen2.5-7b", [16, 16, 1, 1]), ("phi-3-mini", [32])])
+def test_gradients_of_copies_of_heads_are_summed_over_those_who_have_them(model, rows):
+    """Four devices and two heads of keys of 16: two devices have each, and the parts of their own queries. Weights have 64 columns.
+
+    Of q, k and v in one weight only the rows of k and v are copies; biases are copies, too.
+    """
+    graph = build("x", {**SHARED, "model": model, "tensor": 4})
+    sums = sorted([op.sizes[1] for op in graph.ops if op.sizes[:1] == (2,)])
+    size = sorted([rows_of * 64 * 2 if rows_of > 1 else 16 * 2 for rows_of in rows] * 2)
+    assert sums == size
+
+
+def test_latent_vectors_are_made_of_own_tokens_and_gathered():
+    """Per token 24 + 8 numbers of keys and 20 of queries, in place of 64; what makes them sees 16 of 32 tokens, its gradient is a sum."""
+    sizes = {"num_hidden_layers": 1, "kv_lora_rank": 24, "q_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    latent = {"model": "deepseek-v3", "config": {**SHARED["config"], **sizes, "first_k_dense_replace": 1}, "attention": "math"}
+    graph = build("x", {**SHARED, **latent, "sequence_parallel": True})
+    gathered = [size[1] for kind, size in sent(graph) if kind == "all_gather"]
+    vectors = [32 * width * 2 for width in (20, 24, 8)]
+    assert gathered[:3] == vectors
+    assert gathered.count(WHOLE) == 5  # forward the MLP and the output layer; backward attention, the MLP and the table
+    assert [size[1] for kind, size in sent(graph) if kind == "reduce_scatter"].count(WHOLE) == 5
+    makers = 64 * 20 + 20 + 64 * (24 + 8) + 24
+    assert sent(graph)[-1] == ("all_reduce", (2, (3 * 64 + makers) * 2))
 
 
 @pytest.mark.parametrize(
