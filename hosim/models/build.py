@@ -15,7 +15,7 @@ from hosim.graph import Graph
 from hosim.left_out import LEFT_OUT
 from hosim.limits import within
 from hosim.models.attention import MODES
-from hosim.models.config import Decoder, Layered, RoutingDraw, Run, layers_of
+from hosim.models.config import Decoder, Layered, RoutingDraw, Run, key_heads, layers_of
 from hosim.models.config_json import sizes_of
 from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES, Family
@@ -281,9 +281,14 @@ def _check_context_parallel(config: Layered, run: Run) -> None:
     where = "context_parallel"
     if not run.training:
         raise InputError("works for phase=train only", where=where)
-    heads = run.attention == "causal" and not getattr(config, "kv_lora_rank", 0) and not getattr(config, "sliding_window", 0)
-    if not heads or getattr(config, "attention_sinks", False):
-        raise InputError("works with attention: causal over heads of keys, without a sliding window and sinks", where=where)
+    is_latent = int(getattr(config, "kv_lora_rank", 0)) > 0
+    if run.attention != "causal" or is_latent or getattr(config, "positions", "") == "alibi":
+        raise InputError("works with attention: causal over heads of keys, whose positions are not those of alibi", where=where)
+    if isinstance(config, Decoder) and config.attention_sinks:
+        heads = key_heads(config, run)
+        if heads % run.context_parallel:
+            shared = f"{run.context_parallel} devices cannot share {heads} heads of keys evenly"
+            raise InputError(f"{shared}, which they exchange where attention has learned scores", where=where)
     if run.sequence % (2 * run.context_parallel):
         raise InputError(f"{run.context_parallel} devices cannot share {run.sequence} tokens evenly in two chunks each", where=where)
 

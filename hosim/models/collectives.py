@@ -63,22 +63,42 @@ def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
     *outer, tokens, width = x.shape
     kind, label = ("all_gather", "gather_tokens") if gathers else ("reduce_scatter", "scatter_tokens")
     shape = (*outer, tokens * run.tensor if gathers else tokens // run.tensor, width)
-    whole = max(Value("", shape, x.dtype).size, x.size)
-    y = _sharing(t, run, x, label, kind, shape, whole)
+    y = shared(t, run, x, label, kind, shape, run.tensor)
 
     def gradient(g: Value) -> None:
         back = "reduce_scatter" if gathers else "all_gather"
-        t.give(x, _sharing(t, run, g, f"{label}.grad", back, x.shape, whole))
+        t.give(x, shared(t, run, g, f"{label}.grad", back, x.shape, run.tensor))
 
     t.note(y, gradient)
     return y
 
 
-def _sharing(t: Tape, run: Run, x: Value, label: str, kind: str, shape: tuple[int, ...], whole: int) -> Value:
-    """A collective that gathers or scatters ``whole`` bytes among the devices of a layer."""
-    duration_ns = ns_to_send(run, whole * (run.tensor - 1) // run.tensor)
-    sizes = (run.tensor, whole)
-    return t.ops(label, kind, [x], [(shape, x.dtype)], stream=STREAM, duration_ns=duration_ns, kernel=kind, sizes=sizes)[0]
+def shared(
+    t: Tape,
+    run: Run,
+    x: Value,
+    label: str,
+    kind: str,
+    shape: tuple[int, ...],
+    devices: int,
+    stream: str = STREAM,
+    gradient_of: Value | None = None,
+) -> Value:
+    """A collective that gathers, scatters or exchanges ``x`` among some devices, each of which then has ``shape``."""
+    whole = max(Value("", shape, x.dtype).size, x.size)
+    duration_ns = ns_to_send(run, whole * (devices - 1) // devices)
+    (y,) = t.ops(
+        label,
+        kind,
+        [x],
+        [(shape, x.dtype)],
+        stream=stream,
+        duration_ns=duration_ns,
+        kernel=kind,
+        sizes=(devices, whole),
+        gradient_of=gradient_of,
+    )
+    return y
 
 
 def summed_over_tokens(t: Tape, config: object, run: Run) -> None:

@@ -113,8 +113,10 @@ class Run:
     ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
     2023), in training; the tokens of all are kept where a product reads them.
 
-    ``context_parallel``: devices that share the tokens of each sequence (:mod:`hosim.models.ring_attention`), in training. They share
-    gradients, states and parameters as ``data`` devices do, with which they are multiplied.
+    ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring (:mod:`hosim.models.ring_attention`), with
+    a window by gathering keys (:mod:`~hosim.models.gathered_attention`), with learned scores by exchanging heads
+    (:mod:`~hosim.models.exchanged_attention`). They share gradients, states and parameters as ``data`` devices do, with which they are
+    multiplied.
 
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an

@@ -9,6 +9,7 @@ from hosim.models.collectives import all_reduced, of_own_heads, received, replic
 from hosim.models.config import Decoder, Run, key_heads, layer_sizes, layers_of, vocabulary
 from hosim.models.dense import factor, projected
 from hosim.models.engine_layer import added_norm, engine_layer, sinks
+from hosim.models.exchanged_attention import exchanged_attention
 from hosim.models.functions import (
     activation,
     add,
@@ -22,6 +23,7 @@ from hosim.models.functions import (
     scale,
     split,
 )
+from hosim.models.gathered_attention import gathered_attention
 from hosim.models.kv_cache import Cache, make_blocks, make_cache
 from hosim.models.mlp import feed_forward, mixture
 from hosim.models.names import NAMES
@@ -207,8 +209,13 @@ def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Pos
             k, v, extra = cache.update(t, k, v)
         select_blocks(t, run, q, kv_heads)
         drops, window = config.attention_dropout > 0, keys_read(config, run)
-        extra = (*extra, *shared.slopes, *sinks(t, config, run))
-        if run.context_parallel > 1:
+        scores = sinks(t, config, run)
+        extra = (*extra, *shared.slopes, *scores)
+        if run.context_parallel > 1 and scores:
+            y = exchanged_attention(t, run, q, k, v, scores[0], window)
+        elif run.context_parallel > 1 and config.sliding_window:
+            y = gathered_attention(t, run, q, k, v, window)
+        elif run.context_parallel > 1:
             y = ring_attention(t, run, q, k, v)
         else:
             library = run.attention_kernel

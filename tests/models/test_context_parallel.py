@@ -8,6 +8,7 @@ from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.models.build import build
+from hosim.models.gathered_attention import keys_of_chunk
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 STEP = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 128, "batch": 3, "phase": "train", "fused": True}
@@ -88,12 +89,81 @@ def test_keys_travel_while_the_ones_before_are_used():
     assert begun[second] == ended[first] < ended[own]
 
 
+@pytest.mark.parametrize(("devices", "size", "window"), [(2, 4, 3), (2, 4, 4), (3, 4, 9), (2, 5, 100)])
+def test_a_chunk_gets_the_keys_that_its_queries_see_and_no_others(devices, size, window):
+    """Beside the whole mask, entry by entry: a query at p sees the keys from p - window + 1 to p."""
+    tokens = range(2 * devices * size)
+    mask = [[0 <= query - key < window for key in tokens] for query in tokens]
+    for chunk in range(2 * devices):
+        rows = mask[chunk * size : (chunk + 1) * size]
+        assert list(keys_of_chunk(chunk, size, window)) == [key for key in tokens if any(row[key] for row in rows)]
+        assert min(len(keys_of_chunk(chunk, size, window)), window) == max(sum(row) for row in rows)
+
+
+@pytest.mark.parametrize("more", [{}, {"checkpoint": True}, {"checkpoint": True, "selective": True}])
+def test_windows_gather_keys_and_values_by_closed_forms(more):
+    """The second of two layers sees all keys, in a ring; the first sees 20, and each of two chunks of 16 queries gets 16 + 19 of 128.
+
+    Each query counts with 20 keys, as on one device. Keys and values are gathered in both passes, and once more where
+    layers are computed again; their gradients are scattered once.
+    """
+    sizes = {**STEP["config"], "sliding_window": 20, "full_attention_every": 2}
+    alone, graph = [build("x", {**STEP, **more, "config": sizes, **among}) for among in ({}, {"context_parallel": 4})]
+    first = [op for op in graph.ops if ".0.self_attn.sdpa" in op.name]
+    by_window = [op for op in alone.ops if ".0.self_attn.sdpa" in op.name]
+    assert 4 * sum(op.flops for op in first) == sum(op.flops for op in by_window)
+    assert {op.sizes for op in first if op.kind == "attention"} == {(3, 16, 19, 4, 2, 16, 20)}
+    whole = 3 * 2 * 128 * 16 * 2  # keys or values: 3 sequences, 2 heads of 16, 2 bytes
+    passes = 3 if more == {"checkpoint": True} else 2
+    sent = [(op.kind, op.sizes) for op in first if op.stream == "ring"]
+    assert sent == [("all_gather", (4, whole))] * 2 * passes + [("reduce_scatter", (4, whole))] * 2
+    in_the_ring = build("x", {**STEP, **more, "context_parallel": 4})
+    assert [size for name, size in rings(graph).items() if ".1." in name] == [
+        size for name, size in rings(in_the_ring).items() if ".1." in name
+    ]
+
+
+def test_gathered_keys_are_kept_for_no_later_pass():
+    """They are read in the pass that gathers them, and the backward pass gathers them again."""
+    sizes = {**STEP["config"], "sliding_window": 20, "num_hidden_layers": 1}
+    graph = build("x", {**STEP, "config": sizes, "context_parallel": 4, "optimizer": "none"})
+    at = "model.layers.0.self_attn.sdpa."
+    for phase, chunks in (("", f"{at}chunk"), ("backward.", f"backward.{at}grad.chunk")):
+        ordered = graph.tensor_index[f"{phase}{at}{'grad.' if phase else ''}order_k"]
+        assert [op.name for op in graph.ops if ordered in op.inputs] == [f"{chunks}_0", f"{chunks}_1"]
+
+
+def test_learned_scores_exchange_heads_by_closed_forms():
+    """Two devices, 64 of 128 tokens each: 4 heads of queries and of results, 2 of keys and of values. Gradients go the other way.
+
+    A device then has 2 heads of queries and 1 of keys, and all tokens, of which a query reads 20.
+    """
+    sizes = {**STEP["config"], "sliding_window": 20, "attention_sinks": True, "num_hidden_layers": 1}
+    alone, graph = [build("x", {**STEP, "config": sizes, **among}) for among in ({}, {"context_parallel": 2})]
+    heads = [3 * count * 64 * 16 * 2 for count in (4, 2, 2, 4)]
+    sent = [(op.kind, op.sizes) for op in graph.ops if op.stream == "ring"]
+    exchanged = [("all_to_all", (2, size)) for size in heads]
+    scores = ("all_gather", (2, 4 * 2))
+    assert sent[:5] == [*exchanged, exchanged[0]]
+    assert sorted(sent[5:]) == sorted([scores, *exchanged[:3]])
+    attention = [op for op in graph.ops if op.kind == "attention"]
+    assert {op.sizes for op in attention} == {(3, 128, 0, 2, 1, 16, 20)}
+    assert 2 * sum(op.flops for op in attention) == sum(op.flops for op in alone.ops if op.kind == "attention")
+    learned = graph.tensors[graph.tensor_index["backward.model.layers.0.self_attn.sdpa.gather_scores.grad"]]
+    assert (learned.kind, learned.size_bytes) == ("gradient", 4 * 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"phase": "prefill"}, "works for phase=train only"),
         ({"sequence": 126}, "4 devices cannot share 126 tokens evenly in two chunks each"),
-        ({"attention": "math"}, "works with attention: causal over heads of keys, without a sliding window and sinks"),
+        ({"attention": "math"}, "works with attention: causal over heads of keys, whose positions are not those of alibi"),
+        ({"config": {**STEP["config"], "positions": "alibi"}}, "works with attention: causal over .* not those of alibi"),
+        (
+            {"config": {**STEP["config"], "attention_sinks": True}},
+            "4 devices cannot share 2 heads of keys evenly, which they exchange where attention has learned scores",
+        ),
     ],
 )
 def test_what_is_refused(changes, message):
