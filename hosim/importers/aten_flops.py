@@ -160,6 +160,11 @@ _COUNTED: Mapping[str, Count] = {
         _attention_gradient,
     ),
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward", "_flash_attn_forward"), _attention_of_tokens),
+    **dict.fromkeys(
+        """_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm
+        bf16i4bf16_rowwise bf16i4bf16_shuffled""".split(),  # noqa: SIM905
+        _matmul,  # by packed weights, which torch's counter does not count
+    ),
     "mkldnn_rnn_layer": _recurrent(1),
     "mkldnn_rnn_layer_backward": _recurrent(2),  # of the input and of the weights
     **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),

@@ -7,7 +7,9 @@ overload and the trailing underscore of in-place variants. A name that is not in
 from __future__ import annotations
 
 _NAMES = {
-    "matmul": "mm bmm addmm baddbmm addmv mv dot matmul linear einsum grouped_mm grouped_mm_fallback scaled_mm int_mm tensordot",
+    "matmul": """mm bmm addmm baddbmm addmv mv dot matmul linear einsum grouped_mm grouped_mm_fallback scaled_mm int_mm tensordot
+        weight_int4pack_mm weight_int4pack_mm_for_cpu weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm bf16i4bf16_rowwise
+        bf16i4bf16_shuffled""",
     "attention": """scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_efficient_attention
         scaled_dot_product_cudnn_attention scaled_dot_product_flash_attention_for_cpu flash_attention_forward
         efficient_attention_forward""",

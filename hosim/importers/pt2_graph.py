@@ -18,6 +18,7 @@ from hosim.limits import within
 TARGET = re.compile(
     r"torch\.ops\.(aten|prims|hosim|transformers|torchvision)\.[A-Za-z_]\w*\.[A-Za-z_]\w*"
     r"|torch\.ops\.torchao\.(quantize|dequantize|choose_qparams)_affine\.default"
+    r"|torch\.ops\.(mslk|fbgemm)\.bf16i4bf16_(rowwise|shuffled)\.default"
     r"|torch\.ops\.higher_order\.[a-z_]+|torch\.sym_[a-z]+|_operator\.[a-z_]+|math\.[a-z]+",
     re.ASCII,
 )

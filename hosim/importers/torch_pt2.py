@@ -266,7 +266,9 @@ def _target(node: Pt2Node, registered: frozenset[str]) -> Any:
     if parts[:3] == ["torch", "ops", "higher_order"]:
         raise InputError(f"node {node.name!r} calls the higher-order op {parts[-1]!r}, which hosim does not import; export without it")
     if parts[:2] == ["torch", "ops"]:
-        library = torchao_ops.NAMESPACE if parts[2] == "torchao" else parts[2]
+        library = parts[2]
+        if library in torchao_ops.LIBRARIES:
+            library, parts[4] = torchao_ops.NAMESPACE, torchao_ops.overload(parts[3], [argument for argument, _, _ in node.arguments])
         name = f"{library}::{parts[3]}" + ("" if parts[4] == "default" else f".{parts[4]}")
         if name in registered:
             return getattr(getattr(getattr(torch.ops, library), parts[3]), parts[4])

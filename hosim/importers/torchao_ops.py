@@ -1,16 +1,21 @@
-"""The ops by which torchao's programs round to few bits and back, as ops of hosim that know sizes alone. Imports torch.
+"""The ops by which torchao's programs round to few bits and back and multiply by packed weights, as ops of hosim that know sizes alone.
 
-A file that has them is read without torchao, whose own ops are put together from a dozen of torch's: here each is one op, as a compiler
-makes it, which reads what it is given and writes what it returns. They have a library of their own, so that torchao can still be imported.
+Imports torch. A file that has them is read without torchao and without the libraries of its kernels. The ops that round are put together
+from a dozen of torch's: here each is one op, as a compiler makes it, which reads what it is given and writes what it returns. All have a
+library of their own, so that torchao can still be imported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
 NAMESPACE = "hosim_torchao"
+
+LIBRARIES = ("torchao", "mslk", "fbgemm")
+"""Those of torchao and of the kernels that it calls for products of 4 bits."""
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 
@@ -50,6 +55,11 @@ def _chosen(
     return x.new_empty(shape, dtype=scale_dtype or x.dtype), x.new_empty(shape, dtype=zero_point_dtype or torch.int32)
 
 
+def _product(x: Any, weight: Any, scale: Any, zero_point: Any) -> Any:
+    torch._check(weight.dim() == 2 and x.shape[-1] == 2 * weight.shape[1], lambda: "two weights of 4 bits are a byte, by row")
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=torch.bfloat16)
+
+
 _RANGE = "Scalar? quant_min=None, Scalar? quant_max=None"
 for _schema, _kernel in (
     (
@@ -67,6 +77,21 @@ for _schema, _kernel in (
         "float? eps=None, ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool keepdim=False) -> (Tensor, Tensor)",
         _chosen,
     ),
+    *[
+        (f"{name}{schema}", _product)
+        for name in ("bf16i4bf16_rowwise", "bf16i4bf16_shuffled")
+        for schema in (
+            "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor",
+            ".before(Tensor X, Tensor WQ, Tensor w_scale, Tensor w_zp) -> Tensor",  # as earlier versions of the kernels call them
+        )
+    ],
 ):
     _library.define(_schema)
     _library.impl(_schema.partition("(")[0], _kernel, "Meta")
+
+
+def overload(name: str, arguments: Collection[str]) -> str:
+    """Which overload of one of these ops has arguments of these names."""
+    taken = getattr(getattr(torch.ops, NAMESPACE), name)
+    fitting = [each for each in taken.overloads() if set(arguments) <= {one.name for one in getattr(taken, each)._schema.arguments}]
+    return fitting[0] if fitting else "default"

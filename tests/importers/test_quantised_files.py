@@ -116,3 +116,47 @@ def test_torchaos_ops_are_read_without_it(torch, tmp_path):
     assert read["choose_qparams_affine"] == ("reduction", 2 * 4 * 256 + 4 * 4 + 4)
     assert read["quantize_affine"] == ("elementwise", 2 * 4 * 256 + 4 * 4 + 4 + 4 * 256)
     assert read["dequantize_affine"] == ("elementwise", held + 2 * 128 * 256)
+
+
+@pytest.mark.parametrize(
+    ("library", "schema"),
+    [
+        ("aten", ""),
+        ("mslk", "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor"),
+        pytest.param("fbgemm", "(Tensor X, Tensor WQ, Tensor w_scale, Tensor w_zp) -> Tensor", marks=pytest.mark.long),
+    ],
+)
+def test_products_of_torchaos_int4_are_read_without_it(torch, tmp_path, library, schema):
+    """Weights as torchao 0.18 keeps and multiplies them: in tiles, of columns padded to 1,024, and plain, by an op that is not torch's own.
+
+    ``Int4WeightOnlyConfig`` with ``int4_packing_format="tile_packed_to_4d"`` and ``"plain"``, exported after ``unwrap_tensor_subclass``.
+    """
+    tiles = {"weight": ((16, 8, 32, 4), torch.int32), "scale": ((32, 128, 2), torch.bfloat16)}
+    plain = {"weight": ((128, 128), torch.int8), "scale": ((8, 128), torch.bfloat16), "zero": ((8, 128), torch.bfloat16)}
+
+    class Packed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, (shape, dtype) in (plain if schema else tiles).items():
+                setattr(self, name, torch.nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False))
+
+        def forward(self, x):
+            if schema:
+                return getattr(torch.ops, library).bf16i4bf16_rowwise(x, self.weight, self.scale, self.zero)
+            padded = torch.nn.functional.pad(x, (0, 768))
+            return torch.ops.aten._weight_int4pack_mm(padded, self.weight, 32, self.scale)[:, :128]
+
+    with torch.library._scoped_library(library, "FRAGMENT") as defined:
+        if schema:
+            if hasattr(getattr(torch.ops, library), "bf16i4bf16_rowwise"):
+                pytest.skip(f"{library} is loaded")
+            defined.define(f"bf16i4bf16_rowwise{schema}")
+            defined.impl("bf16i4bf16_rowwise", lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]), "Meta")
+        held = exported(torch, Packed(), tmp_path / "int4.pt2", torch.zeros(4, 256, dtype=torch.bfloat16))
+    graph = load_any(tmp_path / "int4.pt2")
+    wide = 256 if schema else 1024  # the kernel multiplies by the padding, too
+    assert sum(t.size_bytes for t in graph.tensors if t.kind == "parameter") == held == 128 * wide // 2 + 2 * 2 * 128 * wide // 32
+    assert graph.meta.get("unknown_ops") is None
+    product = graph.ops[-1]
+    assert (product.kind, product.dtype, product.flops) == ("matmul", "bf16", 2 * 4 * 128 * wide)
+    assert product.bytes_accessed == held + 2 * 4 * wide + 2 * 4 * 128
