@@ -7,17 +7,17 @@ The listed order of the ops is the execution order of every stream. :class:`Grap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hosim.collector import no_collection
 from hosim.derived import Deriving
 from hosim.errors import GraphError
-from hosim.frozen_twins import twin_of
 from hosim.graph_check import check_graph
 from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
+from hosim.graph_rows import OpRow, TensorRow, make_ops, make_tensors
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
 from hosim.units import human_size
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICE", "KINDS", "MAIN_STREAM", "PERSISTENT_KINDS", "Graph", "GraphBuilder", "Op", "Tensor"]
 
-N = TypeVar("N")
-
-_TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
+WHOLE = (int, type(None))
 
 
 @dataclass(frozen=True)
@@ -224,13 +222,16 @@ class GraphBuilder:
     def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.meta = dict(meta or {})
-        # rows of fields until the graph is built: unlike objects, the garbage collector need not look at them again and again
-        self._tensors: list[Any] = []
-        self._ops: list[Any] = []
         self._tensor_index: dict[str, int] = {}
         self._op_index: dict[str, int] = {}
-        self._numbers: dict[Any, Any] = {}
-        self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        # Until the graph is built, names are in the indices, in order, what ops name is in one list, and the rest is in rows. Equal rows
+        # are one object: a large graph has few of them, and the garbage collector next to nothing to look at again and again.
+        self._positions: list[int] = []
+        self._tensor_rows: list[TensorRow] = []
+        self._op_rows: list[OpRow] = []
+        self._alike: dict[Any, Any] = {}
+        self._tensors: list[Tensor] = []
+        self._ops: list[Op] = []
 
     def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
         """Add a tensor.
@@ -258,12 +259,16 @@ class GraphBuilder:
         GraphError
             If the name is taken.
         """
-        if name in self._tensor_index:
-            raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(self._tensors)}].name")
-        self._tensor_index[name] = len(self._tensors)
+        index = self._tensor_index
+        if name in index:
+            raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name")
         if persistent is None:
             persistent = kind in PERSISTENT_KINDS
-        self._tensors.append((name, self._same(size_bytes), kind, home, persistent))
+        row = size_bytes, kind, home, persistent
+        if size_bytes.__class__ is int:  # what equals an integer need not be one
+            row = self._alike.setdefault(row, row)
+        index[name] = len(index)
+        self._tensor_rows.append(row)
         return name
 
     def op(
@@ -334,58 +339,66 @@ class GraphBuilder:
         GraphError
             If the name is taken, or a tensor or an op is unknown.
         """
-        if name in self._op_index:
-            raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(self._ops)}].name")
-        read = self._found("inputs", inputs, self._tensor_index) if inputs else ()
-        written = self._found("outputs", outputs, self._tensor_index) if outputs else ()
-        mutated = self._found("mutates", mutates, self._tensor_index) if mutates else ()
-        awaited = self._found("deps", deps, self._op_index) if deps else ()
-        row = (
-            name,
-            kind,
-            read,
-            written,
-            mutated,
-            awaited,
-            stream,
-            duration_ns and self._same(duration_ns),
-            flops and self._same(flops),
-            bytes_accessed and self._same(bytes_accessed),
-            dtype,
-            workspace_bytes and self._same(workspace_bytes),
-            kernel,
-            sizes and self._shared.setdefault(sizes, sizes),
-            processor,
-            tuple(also_on.items()) if also_on else (),
-        )
-        self._op_index[name] = len(self._ops)
-        self._ops.append(row)
-        return name
-
-    def _found(self, label: str, names: Iterable[str], index: Mapping[str, int]) -> tuple[int, ...]:
-        """The positions of what an op names."""
-        names = tuple(names)  # an iterator has its names once
+        index, tensor_index, positions = self._op_index, self._tensor_index, self._positions
+        if name in index:
+            raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(index)}].name")
+        start = begin = len(positions)
+        label, mutated, awaited = "inputs", 0, 0
         try:
-            return tuple(map(index.__getitem__, names))
-        except KeyError:
-            what, j = "earlier op" if label == "deps" else "tensor", next(j for j, name in enumerate(names) if name not in index)
-            raise GraphError(f"unknown {what} {names[j]!r}", where=f"ops[{len(self._ops)}].{label}[{j}]") from None
-
-    def _same(self, number: N) -> N:
-        """The number, as one object with those that equal it: a large graph has few sizes and durations."""
-        return self._numbers.setdefault(number, number) if type(number) is int else number
+            for tensor in inputs:
+                positions.append(tensor_index[tensor])
+            label, begin = "outputs", len(positions)
+            read = begin - start
+            for tensor in outputs:
+                positions.append(tensor_index[tensor])
+            written = len(positions) - begin
+            if mutates:
+                label, begin = "mutates", len(positions)
+                positions.extend(map(tensor_index.__getitem__, mutates))
+                mutated = len(positions) - begin
+            if deps:
+                label, begin = "deps", len(positions)
+                positions.extend(map(index.__getitem__, deps))
+                awaited = len(positions) - begin
+            others = tuple(also_on.items()) if also_on else ()
+            row: OpRow = (
+                kind,
+                read,
+                written,
+                mutated,
+                awaited,
+                stream,
+                duration_ns,
+                flops,
+                bytes_accessed,
+                dtype,
+                workspace_bytes,
+                kernel,
+                sizes,
+                processor,
+                others,
+            )
+            if flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int and duration_ns.__class__ in WHOLE:
+                row = self._alike.setdefault(row, row)
+        except BaseException as error:
+            place = f"ops[{len(index)}].{label}[{len(positions) - begin}]"
+            del positions[start:]
+            if isinstance(error, KeyError):
+                what = "earlier op" if label == "deps" else "tensor"
+                raise GraphError(f"unknown {what} {error.args[0]!r}", where=place) from None
+            raise
+        index[name] = len(index)
+        self._op_rows.append(row)
+        return name
 
     def build(self) -> Graph:
         """The graph so far, checked."""
-        _make_of_rows(self._tensors, _TensorTwin, Tensor)
-        _make_of_rows(self._ops, _OpTwin, Op)
-        return Graph(self.name, tuple(self._tensors), tuple(self._ops), self.meta)
-
-
-def _make_of_rows(rows: list[Any], twin: type[Any], frozen: type[Any]) -> None:
-    """Make what is still a row of fields in a list an object of the class whose twin is given, in its place."""
-    with no_collection():
-        for i, row in enumerate(rows):
-            if type(row) is tuple:
-                rows[i] = made = twin(*row)
-                made.__class__ = frozen
+        with no_collection():
+            make_tensors(self._tensor_index, self._tensor_rows, self._tensors)
+            make_ops(self._op_index, self._op_rows, self._positions, self._ops)
+            tensors, ops = tuple(self._tensors), tuple(self._ops)
+            check_graph(tensors, ops, self._tensor_index, self._op_index)
+            graph = object.__new__(Graph)
+            known = {"name": self.name, "tensors": tensors, "ops": ops, "meta": self.meta}
+            graph.__dict__.update(known, tensor_index=self._tensor_index.copy())
+            return graph

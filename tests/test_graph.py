@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -136,6 +137,44 @@ def test_a_builder_goes_on_after_it_has_built():
     assert second.ops[0] is first.ops[0]
     assert second.ops[1] == Op("g", "matmul", inputs=(0,), outputs=(1,), deps=(0,))
     assert second.tensors == (Tensor("a", 30), Tensor("c", 30))
+
+
+@given(graphs(max_ops=6, max_streams=2))
+def test_a_builder_makes_the_graph_that_its_ops_say(graph):
+    """In two halves, with a graph built between them: what the first one named is not lost, nor what one op names the next one's."""
+    b = GraphBuilder(graph.name)
+    names = [b.tensor(t.name, t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
+    for i, op in enumerate(graph.ops):
+        if i == len(graph.ops) // 2:
+            b.build()
+        read, written, mutated = ([names[t] for t in listed] for listed in (op.inputs, op.outputs, op.mutates))
+        others = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("name", "kind", "inputs", "outputs", "mutates", "deps")}
+        with pytest.raises(GraphError, match="unknown tensor 'lost'"):
+            b.op(op.name, op.kind, inputs=[*read, "lost"])
+        deps = [graph.ops[d].name for d in op.deps]
+        others["also_on"] = dict(op.also_on)
+        b.op(op.name, op.kind, inputs=read, outputs=iter(written), mutates=mutated, deps=deps, **others)
+    built = b.build()
+    assert built == graph
+    assert built.tensor_index == {name: t for t, name in enumerate(names)}
+
+
+def test_equal_numbers_of_other_types_stay_what_they_are():
+    b = GraphBuilder("toy")
+    b.tensor("a", 1), b.tensor("b", True), b.op("f", "k", flops=1), b.op("g", "k", flops=True)
+    graph = b.build()
+    assert [type(t.size_bytes) for t in graph.tensors] == [int, bool]
+    assert [type(op.flops) for op in graph.ops] == [int, bool]
+
+
+@pytest.mark.parametrize("names", [("", "b"), ("a", "b")])
+def test_a_builder_refuses_an_empty_name_when_it_builds(names):
+    b = GraphBuilder("toy")
+    for name in names:
+        b.tensor(name, 1)
+    b.op("" if all(names) else "f", "k")
+    with pytest.raises(GraphError, match=r"(ops|tensors)\[0\]\.name: (op|tensor) name '' is empty"):
+        b.build()
 
 
 @given(graphs(max_ops=6, max_streams=2))
