@@ -1,5 +1,6 @@
 """What every test shares: the hypothesis profile and the folder of outside data."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -27,6 +28,13 @@ os.environ.setdefault("HOSIM_CACHE_KEY", "tests")  # kept graphs are signed, and
 os.environ["HOSIM_PROGRESS"] = "off"  # what tests compare must not depend on how long a command took
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_there_stays() -> None:
+    """The collector no longer looks at what is there already: thousands of tests, torch. It would take over a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

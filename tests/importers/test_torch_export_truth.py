@@ -32,7 +32,10 @@ def both(name):
     return import_exported(program, name=name), held_by_node(program, inputs_of(name))
 
 
-@pytest.mark.parametrize("name", MODELS)
+EACH_MODEL = [pytest.param(name, marks=[pytest.mark.long] * (name == "t5")) for name in MODELS]  # which takes the longest
+
+
+@pytest.mark.parametrize("name", EACH_MODEL)
 def test_peak(name, compared):
     graph, truth = both(name)
     compared("tracked run", f"exported {name}", "peak bytes", max(truth.values()), static_peak(graph).bytes)
@@ -47,7 +50,7 @@ def test_peak_of_the_decomposed_program(name):
     assert len(graph.ops) > len(both(name)[0].ops)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH_MODEL)
 def test_op_by_op(name):
     graph, truth = both(name)
     # ops inside a subgraph (Llama's rotary embedding without gradients) are one node to the interpreter
@@ -58,7 +61,7 @@ def test_op_by_op(name):
     assert len(less) <= len(curve) // 6, less
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH_MODEL)
 def test_the_peak_is_not_only_parameters(name):
     """Otherwise the equality above would say little about what the program makes itself."""
     peak = static_peak(both(name)[0])

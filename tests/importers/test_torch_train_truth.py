@@ -98,7 +98,10 @@ def truth(name, checkpoint, dtype, autocast, micro_batches):
 @pytest.mark.parametrize(
     ("name", "checkpoint", "dtype", "autocast", "micro_batches"),
     [
-        *((name, False, "bf16" if name == "qwen3-moe" else "fp32", False, 1) for name in MODELS),  # torch groups products in bf16
+        *(  # torch groups products in bf16
+            pytest.param(name, False, "bf16" if name == "qwen3-moe" else "fp32", False, 1, marks=[pytest.mark.long] * (name == "t5"))
+            for name in MODELS
+        ),
         ("llama", True, "bf16", False, 1),
         ("bert", False, "fp32", True, 1),
         ("gpt2", False, "fp32", False, 2),

@@ -199,7 +199,7 @@ def tiny(seed: int) -> tuple[Graph, Hardware, int, list[int]]:
     return graph, hardware, floor + round((peak - floor) * draw.choice((0, 0.3, 0.6))), [graph.tensor_index[name] for name in kinds]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", one_in(3, SEEDS))
 def test_no_plan_is_better(seed: int):
     graph, hardware, budget, movable = tiny(seed)
     best, replayed = best_makespan(graph, hardware, budget, movable)
