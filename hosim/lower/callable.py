@@ -268,8 +268,18 @@ class OffloadedModel:
         return f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
 
 
-def inference(model: torch.nn.Module, example_inputs: Any, name: str, device: Device, load: Loader | None = None) -> Captured:
-    """``model`` exported for inputs like the example, on the device that is to run it. Raises :class:`InputError` if it cannot be."""
+def inference(
+    model: torch.nn.Module,
+    example_inputs: Any,
+    name: str,
+    device: Device,
+    load: Loader | None = None,
+    compiled: Mapping[str, Any] | None = None,
+) -> Captured:
+    """``model`` exported for inputs like the example, on the device that is to run it, and compiled with settings of inductor, if given.
+
+    Raises :class:`InputError` if it cannot be.
+    """
     args, kwargs = _arguments(example_inputs)
     if _is_autocast():
         raise InputError(
@@ -292,6 +302,12 @@ def inference(model: torch.nn.Module, example_inputs: Any, name: str, device: De
         hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
         raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
     program = capture(exported, name=name)
+    if compiled is not None:
+        from hosim.lower.compiled_program import compiled_program
+
+        if device.torch_device.type != "cpu":
+            raise InputError(f"compiled models run on the CPU's machine alone, not on {device.torch_device}; offload the model uncompiled")
+        program = compiled_program(program, compiled)
     own = {**exported.state_dict, **exported.constants, **own}
     held = {one.placeholder: own[one.name] for one in program.givens if one.own}
     models = {id(tensor) for tensor in named_tensors(model).values()}

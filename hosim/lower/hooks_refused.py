@@ -1,4 +1,4 @@
-"""Refuses models that do more than a captured program would: hooks, other processes, compiled code. Imports torch."""
+"""Refuses models that do more than a captured program would: hooks and other processes. Imports torch."""
 
 from __future__ import annotations
 
@@ -46,14 +46,6 @@ def require_one_process(model: torch.nn.Module, *, sharded: bool = False) -> Non
             raise InputError(
                 f"{name} exchanges tensors with other processes, which this captured program would not; offload the model in it"
             )
-
-
-def require_not_compiled(model: torch.nn.Module) -> None:
-    """Raise :class:`InputError` for a model that torch.compile has compiled, or a part of one."""
-    for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            place = f"module {name!r}" if name else "the model"
-            raise InputError(f"{place} is compiled by torch.compile, and offload plans the ops that it would fuse; offload it uncompiled")
 
 
 def _foreign(hooks: Mapping[int, Any]) -> Iterator[bool]:

@@ -60,8 +60,8 @@ def offload(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, where it is to run or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
-        device as a whole: only what the plan has there.
+        A ``torch.nn.Module``, or for inference what ``torch.compile`` has made of one. It is where it is to run or, for another
+        ``device``, on the CPU or on meta (with a ``loader``). It is never on the device as a whole: only what the plan has there.
     example_inputs
         A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
     hardware
@@ -125,14 +125,14 @@ def offload(
     require_torch()
     from hosim.lower import callable as callables
     from hosim.lower import offloaded_step as steps
+    from hosim.lower.compiled_models import uncompiled
     from hosim.lower.generation import OffloadedGenerator
     from hosim.lower.guard import require_free
-    from hosim.lower.hooks_refused import require_not_compiled
     from hosim.lower.model_origins import loader_of, require_contents
     from hosim.lower.replicas import unwrapped
 
+    model, inductor = uncompiled(model)
     require_free(model)
-    require_not_compiled(model)
     require_contents(model, loader)
     load = None if loader is None else loader_of(loader)
     machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
@@ -141,8 +141,10 @@ def offload(
     try:
         captured: callables.Captured
         if optimizer is None:
-            captured = callables.inference(model, example_inputs, title, runs_on, load)
+            captured = callables.inference(model, example_inputs, title, runs_on, load, inductor)
         else:
+            if inductor is not None:
+                raise InputError("the model is compiled by torch.compile, which hosim offloads for inference alone; train it uncompiled")
             captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on)
         graph = captured.program.graph
         budget_bytes = parse_budget(budget, graph, machine)[1]

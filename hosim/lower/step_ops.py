@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from hosim.importers.torch_guard import OwnOp
+
 IN_ORDER = (torch.Tag.nondeterministic_seeded,)
 """Tags of ops that run once each, in the order of the step, as random ones do."""
 
 
-class StepOp:
+class StepOp(OwnOp):
     """A function as the target of a node. ``begins`` says that it only begins something, and returns what to wait for."""
 
     __module__ = "hosim_step"
@@ -25,3 +27,6 @@ class StepOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns."""
         return self._function(*args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.__name__
