@@ -18,6 +18,7 @@ from hosim.errors import GraphError
 from hosim.graph_check import check_graph
 from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
 from hosim.graph_rows import OpRow, TensorRow, make_ops, make_tensors
+from hosim.graph_users import CompactUsers
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
 from hosim.units import human_size
@@ -107,19 +108,12 @@ class Graph(Deriving, InCells):
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         """For each tensor, the positions of the ops that use it, ascending."""
-        users: list[Any] = [()] * len(self.tensors)  # tuples while they are short: most are, and lists take more room
-        for i, op in enumerate(self.ops):
-            for t in op.inputs + op.outputs + op.mutates:
-                known = users[t]
-                if known and known[-1] == i:
-                    continue
-                if len(known) < 4:
-                    users[t] = (*known, i)
-                elif len(known) == 4:
-                    users[t] = [*known, i]
-                else:
-                    known.append(i)
-        return tuple(map(tuple, users))
+        return tuple(self.compact_users)
+
+    @cached_property
+    def compact_users(self) -> CompactUsers:
+        """The same in a tenth of the memory, for who looks at few tensors or at the first and the last user alone."""
+        return CompactUsers(len(self.tensors), self.ops)
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
@@ -136,14 +130,14 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        held = bytearray([bool(tensor.persistent) for tensor in self.tensors])
-        seen = bytearray(len(self.tensors))
+        held = [bool(tensor.persistent) for tensor in self.tensors]
+        seen = [False] * len(held)
         for op in self.ops:
-            for t in op.inputs + op.mutates:
+            for t in op.inputs if not op.mutates else op.inputs + op.mutates:
                 if not seen[t]:
-                    seen[t] = held[t] = 1
+                    seen[t] = held[t] = True
             for t in op.outputs:
-                seen[t] = 1
+                seen[t] = True
         return tuple([t for t, is_held in enumerate(held) if is_held])
 
     @cached_property

@@ -74,7 +74,7 @@ def make_arena(allocator: str, graph: Graph, stream_of: Sequence[int], capacity_
 
 def streams_of_tensors(graph: Graph, stream_of: Sequence[int]) -> list[int]:
     """The stream of each tensor's first user, which its blocks belong to; 0 for a tensor without users."""
-    return [stream_of[users[0]] if users else 0 for users in graph.users]
+    return [stream_of[first] if first >= 0 else 0 for first in graph.compact_users.first]
 
 
 class CachingArena:

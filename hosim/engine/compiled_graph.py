@@ -14,6 +14,7 @@ from typing import TypeVar
 from hosim.analysis.happens_before import HappensBefore
 from hosim.engine.ledger import composition_of
 from hosim.graph import Graph, Op
+from hosim.graph_users import CompactUsers
 from hosim.result import WORKSPACE
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class CompiledGraph:
 
 def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
-    users, survives = graph.users, graph.survives
+    users, survives = graph.compact_users, graph.survives
     order = graph.derived(HappensBefore)
     sizes = tuple([t.size_bytes for t in graph.tensors])
     known: dict[tuple[str, int], int] = {}  # equal compositions are one object: many tensors are alike
@@ -74,22 +75,27 @@ def compile_graph(graph: Graph) -> CompiledGraph:
     freed, freed_kinds = taken.copy(), taken_kinds.copy()  # by its end
     users_left: dict[int, int] = {}
     shared: dict[int, tuple[int, ...]] = {}
-    for t, listed in enumerate(users):
-        if not listed:
+    for t, (first, last) in enumerate(zip(users.first, users.last, strict=True)):
+        if first < 0:
             continue
         if not fates[t]:
-            taken[listed[0]] += sizes[t]
-            taken_kinds[listed[0]] += compositions[t]
+            if taken[first]:
+                taken[first] += sizes[t]
+                taken_kinds[first] += compositions[t]
+            else:  # no sum: equal ones stay one object
+                taken[first], taken_kinds[first] = sizes[t], compositions[t]
         if survives[t]:
             continue
-        last = listed[-1]
-        if order.single or all([order.ended_by(u, last) for u in listed]):
+        if order.single or all([order.ended_by(u, last) for u in users[t]]):
             fates[t] |= DIES  # whatever the timing, the last one listed is the last to end
-            freed[last] += sizes[t]
-            freed_kinds[last] += compositions[t]
+            if freed[last]:
+                freed[last] += sizes[t]
+                freed_kinds[last] += compositions[t]
+            else:
+                freed[last], freed_kinds[last] = sizes[t], compositions[t]
         else:
-            users_left[t] = len(listed)
-            for u in listed:
+            users_left[t] = len(users[t])
+            for u in users[t]:
                 shared[u] = (*shared.get(u, ()), t)
     launch = _by_op(taken, taken_kinds, _waits(graph, order))
     finish = _by_op(freed, freed_kinds, shared)
@@ -115,14 +121,14 @@ def _by_op(sizes: list[int], compositions: list[int], others: Mapping[int, tuple
     return [known.setdefault(triple, triple) for triple in zip(sizes, compositions, other, strict=False)]
 
 
-def allocated(op: Op, i: int, users: Sequence[Sequence[int]], fates: Sequence[int]) -> list[int]:
+def allocated(op: Op, i: int, users: CompactUsers, fates: Sequence[int]) -> list[int]:
     """The tensors that the start of op ``i`` allocates, ascending."""
-    return sorted([t for t in op.outputs if users[t][0] == i and not fates[t] & STARTS])
+    return sorted([t for t in op.outputs if users.first[t] == i and not fates[t] & STARTS])
 
 
-def dying(op: Op, i: int, users: Sequence[Sequence[int]], fates: Sequence[int]) -> list[int]:
+def dying(op: Op, i: int, users: CompactUsers, fates: Sequence[int]) -> list[int]:
     """The tensors that the end of op ``i`` surely releases, ascending."""
-    return sorted([t for t in op.uses if fates[t] & DIES and users[t][-1] == i])
+    return sorted([t for t in op.uses if fates[t] & DIES and users.last[t] == i])
 
 
 def _steps(queues: Sequence[Sequence[int]], launch: list[Launch], finish: list[Finish]) -> tuple[list[Step | None], Sequence[int]]:

@@ -8,8 +8,9 @@ plans touch no tracked tensor, and cost accordingly.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.costmodel.routes import route
@@ -80,7 +81,7 @@ class CompiledPlan:
     tracked: bytearray
     tracked_ops: dict[int, TrackedOp]
     closing: set[int]
-    after: dict[int, list[IssuedOp]]
+    after: dict[int, Sequence[IssuedOp]]
     initial: dict[frozenset[int], list[int]]
     initial_copies: list[bytes]
     initial_below: bytes
@@ -115,7 +116,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     graph, device = plan.graph, hardware.device_tier
     base = graph.derived(compile_graph)
     hops: dict[tuple[str, str, str | None], Hop] = {}
-    after: dict[int, list[IssuedOp]] = {}
+    after: dict[int, Sequence[IssuedOp]] = {}  # tuples while they are short: most are, and lists take more room
     copies: dict[int, int | list[int]] = {}
     moving = set(range(len(graph.tensors)) if track_all else plan.initial)
     for k, c in enumerate(plan.cache_ops):
@@ -123,10 +124,15 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
         does = hops.get(kind)
         if does is None:
             does = hops[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
-        if position in after:
-            after[position].append((k, t, does))
+        issued = after.get(position)
+        if issued is None:
+            after[position] = ((k, t, does),)
+        elif len(issued) < 8:
+            after[position] = (*issued, (k, t, does))
+        elif isinstance(issued, list):
+            issued.append((k, t, does))
         else:
-            after[position] = [(k, t, does)]
+            after[position] = [*issued, (k, t, does)]
         moving.add(t)
         if does[0] != DETACH:
             if t not in copies:
@@ -145,32 +151,35 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     for t in moving:
         tracked[t] = 1
 
-    touched: dict[int, int | list[int]] = {i: [] for i in (range(len(graph.ops)) if track_all else elsewhere)}
-    users = graph.users
+    needed = _awaited(plan, copies, device)
+    del copies
+    # of each op first the tensors, then what is made of them in the same place: two tables of a large plan would be many bytes
+    touched: dict[int, int | list[int] | TrackedOp] = {i: [] for i in (range(len(graph.ops)) if track_all else elsewhere)}
+    users = graph.compact_users
     for t in moving:
         for i in users[t]:
-            if i not in touched:
-                touched[i] = t
-            elif isinstance(others := touched[i], list):
+            others = touched.setdefault(i, t)
+            if isinstance(others, list):
                 others.append(t)
-            else:
-                touched[i] = [others, t]
+            elif others is not t:
+                touched[i] = [cast("int", others), t]
     del moving
     launch, finish = base.launch, base.finish
-    needed = _awaited(plan, copies, device)
     device_position = hardware.tier_index[device]
-    del copies
-    tracked_ops: dict[int, TrackedOp] = {}
+    tracked_ops = cast("dict[int, TrackedOp]", touched)
     closing: set[int] = set()
     none: tuple[int, ...] = ()
     ops, survives = graph.ops, graph.survives
-    for i, found in touched.items():
-        if not isinstance(found, list):
-            if survives[found] and not ops[i].mutates and found not in ops[i].outputs and i not in elsewhere:
+    for i, listed in touched.items():
+        if isinstance(listed, list):
+            found = listed
+        else:
+            t = cast("int", listed)
+            if survives[t] and not ops[i].mutates and t not in ops[i].outputs and i not in elsewhere:
                 # a parameter that is read: most of what most plans move
-                tracked_ops[i] = TrackedOp(needed.get(i, none), (found,), none, none, none, none, device_position)
+                tracked_ops[i] = TrackedOp(needed.get(i, none), (t,), none, none, none, none, device_position)
                 continue
-            found = [found]
+            found = [t]
         if launch is base.launch:
             launch, finish = base.launch.copy(), base.finish.copy()
         tracked_ops[i] = _track(graph, base, i, found, needed.get(i, none), tracked, launch, finish, device_position)
@@ -178,6 +187,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     for i, tier in elsewhere.items():  # nothing of it is in the device tier, and its workspace is its processor's to count
         tracked_ops[i] = tracked_ops[i]._replace(tier=tier)
         launch[i], finish[i] = (0, 0, launch[i][2]), (0, 0, none)
+    del needed
     steps, previous = base.steps.copy(), base.previous
     for i in (*after, *closing):
         if i < len(ops):
@@ -212,10 +222,15 @@ def _awaited(plan: Plan, copies: dict[int, int | list[int]], device: str) -> dic
     others.
     """
     needed: dict[int, tuple[int, ...]] = {}
-    ops, users, cache_ops = plan.graph.ops, plan.graph.users, plan.cache_ops
+    ops, users, cache_ops = plan.graph.ops, plan.graph.compact_users, plan.cache_ops
     for t, ks in copies.items():
-        listed = sorted([(cache_ops[k].after, k) for k in (ks if isinstance(ks, list) else (ks,))])
-        arriving = [(after, k) for after, k in listed if cache_ops[k].destination == device and cache_ops[k].op == PREFETCH]
+        if isinstance(ks, int):  # one copy, as of most: it needs no sorting
+            c = cache_ops[ks]
+            listed = [(c.after, ks)]
+            arriving = listed if c.destination == device and c.op == PREFETCH else []
+        else:
+            listed = sorted([(cache_ops[k].after, k) for k in ks])
+            arriving = [(after, k) for after, k in listed if cache_ops[k].destination == device and cache_ops[k].op == PREFETCH]
         written = 0
         for i in users[t]:
             op = ops[i]
@@ -255,7 +270,7 @@ def _track(
         if outputs:
             reads = tuple([t for t in op.reads if tracked[t]])
     writes = tuple([t for t in op.writes if tracked[t]]) if op.mutates else outputs
-    released = dying(op, i, graph.users, base.fates)
+    released = dying(op, i, graph.compact_users, base.fates)
     gone = tuple([t for t in released if tracked[t]])
     shared = finish[i][2]
     kept = tuple([t for t in shared if tracked[t]]) if shared else none
@@ -263,7 +278,7 @@ def _track(
         left = [t for t in released if not tracked[t]]
         finish[i] = (*total(left, base.sizes, base.compositions, op.workspace_bytes), tuple([t for t in shared if not tracked[t]]))
     if outputs:
-        fresh = [t for t in allocated(op, i, graph.users, base.fates) if not tracked[t]]
+        fresh = [t for t in allocated(op, i, graph.compact_users, base.fates) if not tracked[t]]
         launch[i] = (*total(fresh, base.sizes, base.compositions, op.workspace_bytes), launch[i][2])
     return TrackedOp(needed, reads, writes, outputs, gone, kept, tier)
 

@@ -159,7 +159,7 @@ class DeviceMemory(DeviceState):
 
     def _next_user(self, t: int) -> int | None:
         """The first op in listed order that uses the tensor and has not ended."""
-        users, stream_of = self.graph.users[t], self.program.graph.stream_of
+        users, stream_of = self.graph.compact_users[t], self.program.graph.stream_of
         streams = self.streams
         if not users or ((len(users) == 1 or len(streams) == 1) and streams[stream_of[users[-1]]].has_ended(users[-1])):
             return None  # so it is with most of what is detached

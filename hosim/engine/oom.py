@@ -145,7 +145,7 @@ def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:
     initial = set(graph.initial)
     streams = [device.streams[s] for s in program.graph.stream_of]
     started = [i == stream.running or stream.has_ended(i) for i, stream in enumerate(streams)]
-    for t, users in enumerate(graph.users):
+    for t, users in enumerate(graph.compact_users):
         if program.tracked[t] or not (t in initial or (users and started[users[0]])):
             continue
         if graph.survives[t] or not all(streams[u].has_ended(u) for u in users):
