@@ -20,7 +20,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.early_returns import evenly
+from hosim.planner.hyperoffload.even_spreads import evenly
 from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
 from hosim.planner.hyperoffload.pipeline import plan, search
 from hosim.planner.hyperoffload.problem import analyse

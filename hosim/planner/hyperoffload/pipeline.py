@@ -3,7 +3,7 @@
 1. :func:`hosim.planner.hyperoffload.problem.analyse`: lifetimes, pressure points, gaps.
 2. :func:`hosim.planner.hyperoffload.selection.select`: which gaps to use, judged on the channels' timelines, under several weightings.
 3. :func:`hosim.planner.hyperoffload.early_returns.advance`: where waits are left, the same gaps with returns as early as there is room;
-   and :func:`hosim.planner.hyperoffload.early_returns.evenly`, for steps in which the channels are what takes the time.
+   and even spreads (:mod:`hosim.planner.hyperoffload.even_spreads`), for steps in which the channels are what takes the time.
 4. :func:`hosim.planner.hyperoffload.choices.insert`: the cache ops, placed in the graph with their dependencies.
 5. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
    transfers more time than an undisturbed step does.
@@ -32,8 +32,9 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.choices import Choices, everything
 from hosim.planner.hyperoffload.choices_of_plan import choices_of
-from hosim.planner.hyperoffload.early_returns import advance, evenly, usual_bytes
+from hosim.planner.hyperoffload.early_returns import advance
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost
+from hosim.planner.hyperoffload.even_spreads import Spread, evenly, hardly_late, in_time, usual_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.other_plans import OtherPlans, Others
@@ -148,12 +149,21 @@ def search(
             tried.append(f"placement {rule.rule}")
             if ruled.best.cost < best.cost:
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
+    spreads = SMALL < count <= _BOUNDED and placement is None
+    if spreads and (not _at(best, floor_ns) or best.slowed):
+        timely = _spread(evaluate, problem, budget, in_time)
+        if timely is not None and timely.cost < best.cost:
+            best, source = timely, SPREAD
     searched = 0 < len(graph.ops) <= _SEARCHED and placement is None  # the search tries any tier
     if searched and not _at(best, floor_ns):
         late = [sweeps.late] if sweeps.late is not None and count <= SMALL and sweeps.late.choices != best.choices else []
         improved = refined(evaluate, [*late, best], floor_ns, effort, seed)
         if improved.cost < best.cost:
             best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
+    if spreads and not _at(best, floor_ns):
+        tardy = _spread(evaluate, problem, budget, hardly_late)
+        if tardy is not None and tardy.cost < best.cost:
+            best, source = tardy, SPREAD
     if rivals is not None and (not _at(best, waits_ns) or best.slowed):
         best = rivals.best(best, waits=not _at(best, floor_ns))
         source = RIVAL if rivals.name else source
@@ -406,6 +416,13 @@ class _Sweeper:
         if len(self.problem.below) > 1 and self.weights.placement is None:
             self.attempt(replace(self.weights, tiers=1))
         self.attempt(replace(self.weights, copies=not self.weights.copies))
+
+
+def _spread(evaluate: Evaluator, problem: Problem, budget: int, spread: Spread) -> Evaluation | None:
+    """The best of such spreads. No search begins from one that waits: it leaves little to change one by one."""
+    found = [spread(problem, budget, 0, False, tiers) for tiers in sorted({1, len(problem.below)})]
+    outcomes = [evaluate(advance(problem, choices, budget)) for choices in found if choices is not None]
+    return min(outcomes, key=lambda outcome: outcome.cost, default=None)
 
 
 def _explain(problem: Problem, budget: int, best: Evaluation, full: str) -> str:
