@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from torch import distributed  # noqa: E402
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed")
 
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.tensor import Shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
@@ -114,6 +117,95 @@ def test_what_is_exchanged_in_another_way_is_refused_before_anything_moves(alone
     refused(fully_shard(Twice(), mesh=init_device_mesh("cpu", (1,))), "a module sharded by FSDP is called twice in a step")
     with pytest.raises(InputError, match=r"FSDPTwo is sharded by FSDP, .*; offload it unsharded"):
         hosim.offload(made(), {"x": X}, **SMALL)
+
+
+def one_dimension(**settings):
+    """A layer sharded over one dimension of processes."""
+    return fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (1,)), **settings)
+
+
+def together():
+    model = Two()
+    fully_shard([model.first, model.second], mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+def two_dimensions():
+    return fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicas", "shards")))
+
+
+def changed(name, *arguments):
+    model = one_dimension()
+    getattr(model, name)(*arguments)
+    return model
+
+
+class Collective:
+    """Stands for collectives of the user's own."""
+
+
+def with_an_all_reduce_hook():
+    model = one_dimension()
+    model._get_fsdp_state()._fsdp_param_groups[0]._all_reduce_hook = lambda gradient: gradient
+    return model
+
+
+def sharded_already():
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("shards", "parts"))
+    layer = torch.nn.Linear(8, 8)
+    parallelize_module(layer, mesh["parts"], ColwiseParallel())
+    return fully_shard(layer, mesh=mesh["shards"])
+
+
+def with_its_own_gathering():
+    model = one_dimension()
+    model.weight._local_tensor.fsdp_pre_all_gather = lambda mesh: None
+    return model
+
+
+def loaded():
+    model = one_dimension()
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    Shards(model)  # torch takes these over by itself
+    model.weight._local_tensor = model.weight._local_tensor.clone()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (together, "several modules in one group"),
+        (two_dimensions, "a mesh of more than one dimension"),
+        (partial(one_dimension, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16)), "gradients of a dtype that torch scales"),
+        (partial(changed, "set_force_sum_reduction_for_comms", True), "sums forced for its collectives"),
+        (partial(changed, "set_reduce_scatter_unused_params", True), "gradients of unused parameters"),
+        (with_an_all_reduce_hook, "an all-reduce hook"),
+        (partial(changed, "set_custom_all_gather", Collective()), "collectives of its own"),
+        (partial(changed, "set_custom_reduce_scatter", Collective()), "collectives of its own"),
+        (partial(one_dimension, shard_placement_fn=lambda p: Shard(p.ndim - 1)), "parameters sharded along another dimension"),
+        (sharded_already, "parameters that were sharded already"),
+        (with_its_own_gathering, "parameters that gather in a way of their own"),
+        (loaded, "shards loaded since it ran: run its forward once"),
+    ],
+)
+def test_each_other_way_of_exchanging_is_refused(alone, model, what):
+    Shards(one_dimension())
+    with pytest.raises(InputError, match=f"is sharded by FSDP with {what}.*, which a captured step does not follow"):
+        Shards(model())
+
+
+def test_resharding_to_fewer_processes_is_refused():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (4,))
+        Shards(fully_shard(torch.nn.Linear(8, 8), mesh=mesh, reshard_after_forward=True))
+        model = fully_shard(torch.nn.Linear(8, 8), mesh=mesh, reshard_after_forward=2)
+        with pytest.raises(InputError, match="is sharded by FSDP with reshard_after_forward to fewer processes"):
+            Shards(model)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_setting_that_changes_later_is_refused_at_the_call(alone):
