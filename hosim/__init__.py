@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hosim.api.inputs import load
     from hosim.api.many_runs import compare, diff, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, replay
+    from hosim.api.pipeline_stages import plan_stages, replay_stages
     from hosim.api.plotting import plot
     from hosim.api.searches import fit, frontier
     from hosim.api.serving_frontier import serve_frontier
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hosim.io import find_hardware, find_workload, load_hardware, load_plan, load_workload, save_plan, save_workload
     from hosim.lower.offload import offload
     from hosim.result import Result
+    from hosim.stages import StagesResult
     from hosim.version import __version__
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Result",
+    "StagesResult",
     "Tensor",
     "UnitError",
     "__version__",
@@ -68,9 +71,11 @@ __all__ = [
     "load_workload",
     "offload",
     "plan",
+    "plan_stages",
     "plot",
     "record",
     "replay",
+    "replay_stages",
     "robustness",
     "save_plan",
     "save_workload",
@@ -97,6 +102,7 @@ _LAZY = {
     "Plan": "hosim.cache_plan",
     "PlanError": "hosim.errors",
     "Result": "hosim.result",
+    "StagesResult": "hosim.stages",
     "Tensor": "hosim.graph",
     "UnitError": "hosim.errors",
     "__version__": "hosim.version",
@@ -114,9 +120,11 @@ _LAZY = {
     "load_workload": "hosim.io",
     "offload": "hosim.lower.offload",
     "plan": "hosim.api.one_plan",
+    "plan_stages": "hosim.api.pipeline_stages",
     "plot": "hosim.api.plotting",
     "record": "hosim.gpu.own_step",
     "replay": "hosim.api.one_plan",
+    "replay_stages": "hosim.api.pipeline_stages",
     "robustness": "hosim.api.many_runs",
     "save_plan": "hosim.io",
     "save_workload": "hosim.io",

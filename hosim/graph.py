@@ -284,6 +284,7 @@ class GraphBuilder:
         sizes: tuple[int, ...] = (),
         processor: str = "",
         also_on: Mapping[str, int | None] | None = None,
+        message: str = "",
     ) -> str:
         """Add an op after those already there.
 
@@ -322,6 +323,8 @@ class GraphBuilder:
         also_on
             Other processors that a plan may let it run on instead (``""``: the device), each with its measured duration in nanoseconds
             there, or ``None``.
+        message
+            What it sends, receives or exchanges with other stages of a pipeline, by a name that their ops have, too.
 
         Returns
         -------
@@ -371,6 +374,7 @@ class GraphBuilder:
                 sizes,
                 processor,
                 others,
+                message,
             )
             if flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int and duration_ns.__class__ in WHOLE:
                 row = self._alike.setdefault(row, row)

@@ -105,6 +105,8 @@ class Op:
     also_on
         Other processors that a plan may let it run on instead, each with its measured duration there, or ``None``: what the cost model
         says.
+    message
+        What it sends, receives or exchanges with other stages of a pipeline, by a name that their ops have, too; empty: nothing.
 
     References
     ----------
@@ -132,6 +134,7 @@ class Op:
     sizes: tuple[int, ...] = ()
     processor: str = ""
     also_on: tuple[tuple[str, int | None], ...] = ()
+    message: str = ""
 
     @property
     def reads(self) -> tuple[int, ...]:

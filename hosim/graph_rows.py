@@ -35,14 +35,13 @@ def make_ops(names: Iterable[str], rows: list[OpRow], named: list[int], made: li
     positions, end = tuple(named), 0  # its slices are tuples
     named.clear()
     for name, row in zip(islice(names, len(made), None), rows, strict=True):
-        kind, read, written, mutated, awaited, stream, ns, flops, accessed, dtype, workspace, kernel, sizes, processor, others = row
+        kind, read, written, mutated, awaited, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message = row
         inputs = positions[end : (end := end + read)]
         outputs = positions[end : (end := end + written)]
         mutates = positions[end : (end := end + mutated)] if mutated else ()
         deps = positions[end : (end := end + awaited)] if awaited else ()
-        op = _OpTwin(
-            name, kind, inputs, outputs, mutates, deps, stream, ns, flops, accessed, dtype, workspace, kernel, sizes, processor, others
-        )
+        uses = inputs, outputs, mutates, deps
+        op = _OpTwin(name, kind, *uses, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message)
         op.__class__ = Op
         made.append(op)
     rows.clear()

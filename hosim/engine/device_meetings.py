@@ -22,25 +22,20 @@ _NO_HOP = Hop("", -1, -1, -1)
 
 
 class Collectives:
-    """The collectives of all devices of a replay.
+    """What the collectives of all devices of a replay have in common.
 
-    ``ranks`` are those of the ops for which devices wait for one another, ``sent`` the bytes of those that cross fabrics. ``arrived`` are
-    the devices that have started a collective which others have not, by the op and the first of its devices.
+    ``arrived`` are the devices that have started a collective which others have not, by the op and the first of its devices, or by the
+    message of stages.
     """
 
-    def __init__(
-        self, clock: Clock, hardware: Hardware, ranks: Mapping[int, int], sent: Mapping[int, int], sequence: Iterator[int]
-    ) -> None:
+    def __init__(self, clock: Clock, hardware: Hardware, sequence: Iterator[int]) -> None:
         self.clock = clock
-        self.ranks = ranks
-        self.sent = sent
         self.sequence = sequence
         self.devices = hardware.devices
-        self.ops: Collection[int] = ranks.keys() | sent.keys()
         self.fabrics = [fabric for fabric in hardware.fabrics if fabric.collectives]
         parts = [fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives for fabric in self.fabrics]
         self.fastest = max(1, min(parts, default=1))
-        self.arrived: dict[tuple[int, int], list[tuple[DeviceCollectives, _Started]]] = {}
+        self.arrived: dict[tuple[int, int] | str, list[tuple[DeviceCollectives, Started]]] = {}
 
     def crossed(self, hardware: Hardware, device: int) -> tuple[Link, ...]:
         """The links that collectives of a device cross, each as often as their bytes do."""
@@ -49,7 +44,7 @@ class Collectives:
         )
 
 
-class _Started:
+class Started:
     """A collective that a stream of a device has started; ``since`` is when the exchange begins."""
 
     __slots__ = ("duration", "op", "since", "start", "stream")
@@ -64,21 +59,33 @@ class _Started:
 class DeviceCollectives:
     """The collectives of one device, and what its streams lose by them, by name of the stream.
 
-    ``waited_ns`` is for how long it waited for other devices, ``slowed_ns`` how much longer the exchange took beside transfers. ``queue``
-    stands for the links that they cross, if there are any. ``proceed`` says when an op ends that nothing but copies can slow down.
+    ``ranks`` are those of the ops for which devices wait for one another, ``sent`` the bytes of those that cross fabrics. ``waited_ns``
+    is for how long it waited for other devices, ``slowed_ns`` how much longer the exchange took beside transfers. ``queue`` stands for the
+    links that they cross, if there are any. ``proceed`` says when an op ends that nothing but copies can slow down.
     """
 
     proceed: Callable[[Stream, int, int, int], int]
 
-    def __init__(self, everyones: Collectives, hardware: Hardware, device: int, channels: int, recorder: TimelineRecorder | None) -> None:
+    def __init__(
+        self,
+        everyones: Collectives,
+        ranks: Mapping[int, int],
+        sent: Mapping[int, int],
+        hardware: Hardware,
+        device: int,
+        channels: int,
+        recorder: TimelineRecorder | None,
+    ) -> None:
         self.everyones = everyones
-        self.ops = everyones.ops
+        self.ranks = ranks
+        self.sent = sent
+        self.ops: Collection[int] = ranks.keys() | sent.keys()
         self.waited_ns: dict[str, int] = {}
         self.slowed_ns: dict[str, int] = {}
         self.device = device
         self._recorder = recorder
-        self._flowing: dict[IssuedTransfer, _Started] = {}
-        links = everyones.crossed(hardware, device) if everyones.sent else ()
+        self._flowing: dict[IssuedTransfer, Started] = {}
+        links = everyones.crossed(hardware, device) if sent else ()
         self.queue = ChannelQueue(channels, "collectives", 0, 0, 1, links, device) if links else None
         if self.queue is not None:
             self.queue.ended = self._passed
@@ -86,10 +93,10 @@ class DeviceCollectives:
     def begin(self, stream: Stream, i: int, now: int, duration: int) -> int | None:
         """Collective ``i`` starts on this device: when it ends, if that is known by now; else the stream's alarm is set once it is."""
         stream.began = -1  # copies do not slow it down before the exchange begins
-        started = _Started(stream, i, now, duration)
+        started = Started(stream, i, now, duration)
         everyones = self.everyones
-        if i in everyones.ranks:
-            ranks = everyones.ranks[i]
+        if i in self.ranks:
+            ranks = self.ranks[i]
             first = first_of_group(ranks, self.device)
             here = everyones.arrived.setdefault((i, first), [])
             here.append((self, started))
@@ -102,29 +109,42 @@ class DeviceCollectives:
                     waiting.stream.alarm.ring_at(end)
         return self._exchange(started, now)
 
-    def _exchange(self, started: _Started, now: int) -> int | None:
+    def _exchange(self, started: Started, now: int) -> int | None:
         """The exchange begins now: when it ends, if no flow says so."""
+        self._begins(started, now, started.duration)
+        if self._flows(started, now, started.duration):
+            return None
+        return self.proceed(started.stream, started.op, now, started.duration)
+
+    def _begins(self, started: Started, now: int, duration: int) -> None:
         started.since = now
         name = started.stream.name
         self.waited_ns[name] = self.waited_ns.get(name, 0) + now - started.start
         if self._recorder is not None:
-            self._recorder.op_ended(started.op, now + started.duration)
-        sent, queue = self.everyones.sent.get(started.op, 0), self.queue
-        if not sent or queue is None or queue.share is None or not started.duration:
-            return self.proceed(started.stream, started.op, now, started.duration)
+            self._recorder.op_ended(started.op, now + duration)
+
+    def _flows(self, started: Started, now: int, duration: int) -> bool:
+        """Let the bytes flow of an exchange that takes so long alone, if they cross something: whether they do."""
+        sent, queue = self.sent.get(started.op, 0), self.queue
+        if not sent or queue is None or queue.share is None or not duration:
+            return False
         transfer = IssuedTransfer(next(self.everyones.sequence), -1, -1, _NO_HOP, queue, sent, now)
-        rate = min(-(-sent * NS_PER_S // started.duration), self.everyones.fastest)
-        transfer.start_ns, transfer.alone_ns = now, started.duration
-        transfer.volume, transfer.ceiling = rate * started.duration, Fraction(rate)
+        rate = min(-(-sent * NS_PER_S // duration), self.everyones.fastest)
+        transfer.start_ns, transfer.alone_ns = now, duration
+        transfer.volume, transfer.ceiling = rate * duration, Fraction(rate)
         self._flowing[transfer] = started
         queue.share(transfer, now)
         self.everyones.clock.unsettled.add(self.device)  # rates are to be set
-        return None
+        return True
 
     def _passed(self, transfer: IssuedTransfer) -> None:
         started, now = self._flowing.pop(transfer), self.everyones.clock.time
-        name = started.stream.name
-        self.slowed_ns[name] = self.slowed_ns.get(name, 0) + now - started.since - started.duration
-        if self._recorder is not None:
-            self._recorder.op_ended(started.op, now)
+        self._over(started, now)
         started.stream.alarm.ring_at(now)
+
+    def _over(self, started: Started, end: int) -> None:
+        """The exchange ends at ``end``, which may be later than it would alone."""
+        name = started.stream.name
+        self.slowed_ns[name] = self.slowed_ns.get(name, 0) + end - started.since - started.duration
+        if self._recorder is not None:
+            self._recorder.op_ended(started.op, end)

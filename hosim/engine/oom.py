@@ -10,6 +10,9 @@ from hosim.units import human_percent, human_size
 _LISTED = 5
 _FOR_OTHERS = "waits in vain for other devices"
 
+FOR_OTHERS = f"out of memory: the step {_FOR_OTHERS}"
+"""The report of a stage that has not begun, as another one has no room for what it starts with."""
+
 
 def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
     """One line on why nothing can proceed: the first op that does not fit, else transfer, else the first op that waits in vain.
@@ -44,9 +47,9 @@ def is_for_others(report: str | None) -> bool:
     return report is not None and report.endswith(_FOR_OTHERS)
 
 
-def on_device(report: str, position: int) -> str:
-    """The report of one of several devices, which names it."""
-    return report.replace("out of memory", f"out of memory on device {position}", 1)
+def on_device(report: str, position: int, device: str = "device") -> str:
+    """The report of one of several devices, or of what else is called ``device``, which names it."""
+    return report.replace("out of memory", f"out of memory on {device} {position}", 1)
 
 
 def initial(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:

@@ -10,25 +10,24 @@ settled again.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
+from hosim.analysis.pipeline_bubble import bubbles
+from hosim.analysis.stage_messages import StageExchange, exchanges
 from hosim.cache_plan import AT_START, Plan
 from hosim.collector import no_collection
-from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
-from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, memory_uses, with_memories
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.memory_traffic import copies_compete, with_memories
 from hosim.engine import oom, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.channels import build_channels
 from hosim.engine.clock import Clock
-from hosim.engine.compiled_plan import CompiledPlan, compile_plan
 from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
+from hosim.engine.device_programs import DeviceProgram, jittered, program_of, stopping_at, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
 from hosim.engine.link_groups import LinkGroup, drive_channels
 from hosim.engine.memory_contention import MemoryContention
@@ -36,14 +35,15 @@ from hosim.engine.other_processors import ProcessorsReplay, check_other_processo
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import DeviceView, Runtime
+from hosim.engine.stage_exchanges import DeviceExchanges
 from hosim.engine.stream import Stream
 from hosim.engine.transfer_overheads import TransferOverheads
 from hosim.errors import InputError
-from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.processors import tier_of
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
+from hosim.stages import StagesResult
 
 _Placing = tuple[str, int | None]
 """The allocator, and the bytes that it may reserve if they are not the budget's."""
@@ -103,13 +103,49 @@ def replay(
         placing = allocator, reserve_bytes
         folded = fold and jitter is None and _alike(hardware)
         # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
-        run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
+        run = _Replay([plan], hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
         try:
             result = run.run()
         except AsymmetryError:
-            run = _Replay(plan, hardware, budget_bytes, record, placing, jitter, compete)
+            run = _Replay([plan], hardware, budget_bytes, record, placing, jitter, compete)
             result = run.run()
     return replace(result, replay_s=time.perf_counter() - begin)
+
+
+def replay_stages(
+    plans: Sequence[Plan],
+    hardware: Hardware,
+    budget_bytes: int | Sequence[int | None] | None = None,
+    *,
+    record: bool = False,
+    jitter: Jitter | None = None,
+    compete: bool | None = None,
+) -> StagesResult:
+    """Replay the plans of the stages of a pipeline together, on a machine that has one device for each (docs/contract.md, rule 21).
+
+    ``budget_bytes`` bounds the device tier of each, or there is one for each. ``record`` keeps the timelines of the stages in their
+    results; the other arguments are those of :func:`replay`. Raises :class:`InputError` for fewer than two stages, another number of
+    devices, or messages that are not those of exchanges that can happen, and what :func:`replay` raises.
+    """
+    if len(plans) < 2 or hardware.devices != len(plans):
+        message = f"expected a machine of one device for each of 2 stages or more, got {hardware.devices} for {len(plans)}"
+        raise InputError(message, source="stages")
+    begin = time.perf_counter()
+    graphs = [plan.graph for plan in plans]
+    for plan in plans:
+        if plan.graph.elsewhere:
+            check_other_processors(plan, LEDGER, IN_TIME)
+    with no_collection():
+        tied = exchanges(graphs)
+        if jitter is not None and jitter.is_none:
+            jitter = None
+        run = _Replay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
+        whole = run.run()
+    bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
+    if not record:
+        each = [replace(r, timeline=None, replayed=None) for r in whole.by_device]
+        whole = replace(whole, timeline=None, replayed=None, by_device=tuple(each))
+    return StagesResult(whole, bubble, time.perf_counter() - begin)
 
 
 def _in_program_order(
@@ -153,71 +189,78 @@ def _alike(hardware: Hardware) -> bool:
 class _Replay:
     """One replay: the clock, the devices with their memories and streams, and the channels.
 
-    ``folded``: one device stands for all of them.
+    ``plans`` are the one of all devices, or those of stages, one for each device, with the ``tied`` ops of each. ``folded``: one device
+    stands for all of them.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plans: Sequence[Plan],
         hardware: Hardware,
-        budget_bytes: int | None,
+        budget_bytes: int | Sequence[int | None] | None,
         record: bool,
         placing: _Placing,
         jitter: Jitter | None,
         compete: bool | None,
         folded: bool = False,
+        tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
-        self.plan = plan
         self.hardware = hardware
         self.jitter = jitter
         self.folded = folded
+        self.staged = tied is not None
         self.tier_names = tuple(tier.name for tier in hardware.tiers)
         capacity = hardware.device.capacity_bytes
-        self.budget = capacity if budget_bytes is None else budget_bytes
+        given = [budget_bytes] * hardware.devices if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
+        self.budgets = [capacity if budget is None else budget for budget in given]
         self.clock = Clock()
         self.sequence = count(1)
-        graph = plan.graph
-        track_all = record or plan.runtime is not None or placing[0] != LEDGER
-        self.program = (
-            compile_plan(plan, hardware, _durations(graph, hardware), True) if track_all else plan.derived_on(hardware, _compiled)
-        )
-        self.competes = graph.derived(copies_compete) if compete is None else compete
-        self.uses = graph.derived_on(hardware, _memory_uses) if self.competes else {}
+        self.decides = any([plan.runtime is not None for plan in plans])
+        self.elsewhere = any([plan.graph.elsewhere for plan in plans])
+        self.competes = any([plan.graph.derived(copies_compete) for plan in plans]) if compete is None else compete
         self.machine = with_memories(hardware) if self.competes else hardware
         tier = hardware.device_tier
         self.at_device = [*[tier in (c.source, c.destination) for c in hardware.channels], False]  # the last one is of collectives
-        meetings = graph.derived(meeting_ranks) if hardware.devices > 1 else {}
-        self.meets = bool(meetings)
-        sent = graph.derived_on(hardware, sent_bytes)
-        self.tells = bool(sent) or (len(graph.derived(_measured)) < len(graph.ops) if compete is None else compete)
+        self.programs: list[DeviceProgram] = []
+        for stage, plan in enumerate(plans):
+            track_all = record or plan.runtime is not None or placing[0] != LEDGER
+            here = None if tied is None else tied[stage]
+            self.programs.append(program_of(plan, hardware, track_all, self.competes, compete, here))
+        self.watches = any([program.uses for program in self.programs])
+        self.meets = any([program.meetings or program.exchanges for program in self.programs])
         self.collectives: Collectives | None = None
-        if sent or (meetings and not folded):
-            self.collectives = Collectives(self.clock, hardware, {} if folded else meetings, sent, self.sequence)
-            self.program = _stopping_at(self.program, self.collectives.ops)
+        if any([program.sent for program in self.programs]) or (self.meets and not folded):
+            self.collectives = Collectives(self.clock, hardware, self.sequence)
+            for k, program in enumerate(self.programs):
+                ops = {*program.sent, *program.exchanges, *(() if folded else program.meetings)}
+                self.programs[k] = replace(program, compiled=stopping_at(program.compiled, ops))
+        if tied is None and not folded:
+            self.programs *= hardware.devices
         self.pools: dict[tuple[int, int], SharedLedger] = {}
-        self.devices = [self._device(d, record, placing) for d in range(1 if folded else hardware.devices)]
+        self.devices = [self._device(d, record, placing) for d in range(len(self.programs))]
         channels = [channel for device in self.devices for channel in (*device.memory.channels, *device.crossing)]
         ordered = record or placing[0] != LEDGER
-        group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=bool(self.uses), ordered=ordered)
+        group_of = drive_channels(channels, self.machine, self.clock, divided=folded, grouped=self.watches, ordered=ordered)
         for device in self.devices:
             groups = [group_of[channel] for channel in (*device.memory.channels, *device.crossing) if channel in group_of]
             for channel in device.crossing:
                 channel.undivided = True  # it asks for no more than its part
             device.memory.groups = list(dict.fromkeys(groups))
-            if self.uses and device.contention is not None:
+            if self.watches and device.contention is not None:
                 alone = device.take if isinstance(device, ProcessorsReplay) else device.contention.take
                 for group in groups:
                     group.watch = alone if len(self.devices) == 1 else self._rates_changed
 
     def _device(self, position: int, record: bool, placing: _Placing) -> DeviceReplay:
-        plan, hardware, program, graph = self.plan, self.hardware, self.program, self.plan.graph
+        mine, hardware = self.programs[position], self.hardware
+        plan, graph, program, uses = mine.plan, mine.graph, mine.compiled, mine.uses
         factor = None
         if self.jitter is not None:
-            program = _jittered(plan, program, self.jitter, position, graph.derived(meeting_ranks))
-            factor = _transfer_factors(self.jitter, position)
+            program = jittered(plan, program, self.jitter, position, mine.meetings)
+            factor = transfer_factors(self.jitter, position)
         device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
-        ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budget)
+        ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budgets[position])
         pools = [self._pool(tier, position) for tier in range(len(ledgers))]
         channels = build_channels(self.machine, position)
         recorder = None
@@ -229,7 +272,7 @@ class _Replay:
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
         allocator, reserve = placing
-        reserved = min(hardware.device.capacity_bytes, self.budget if reserve is None else reserve)
+        reserved = min(hardware.device.capacity_bytes, self.budgets[position] if reserve is None else reserve)
         arena = make_arena(allocator, graph, program.graph.stream_of, reserved)
         overheads = TransferOverheads(graph, hardware) if any(channel.has_overheads for channel in channels) else None
         memory = DeviceMemory(
@@ -249,16 +292,19 @@ class _Replay:
             overheads,
             factor,
         )
-        collectives = contention = None
+        collectives: DeviceCollectives | None = None
+        contention = None
         if self.collectives is not None:
-            collectives = DeviceCollectives(self.collectives, hardware, position, len(channels), recorder)
-        if self.uses or collectives is not None:
+            rest = mine.sent, hardware, position, len(channels), recorder
+            if mine.exchanges:
+                collectives = DeviceExchanges(self.collectives, mine.exchanges, *rest)
+            else:
+                collectives = DeviceCollectives(self.collectives, {} if self.folded else mine.meetings, *rest)
+        if self.watches or collectives is not None:
             here = [stream for stream in streams if not graph.ops[stream.queue[0]].processor]
-            contention = MemoryContention(self.uses, program.durations, here, self.at_device, recorder, collectives)
+            contention = MemoryContention(uses, program.durations, here, self.at_device, recorder, collectives)
         parts = self.clock, graph, program, streams, memory, recorder, runtime, contention
-        device = (
-            ProcessorsReplay(*parts, hardware=hardware, uses=self.uses, folded=self.folded) if graph.elsewhere else DeviceReplay(*parts)
-        )
+        device = ProcessorsReplay(*parts, hardware=hardware, uses=uses, folded=self.folded) if graph.elsewhere else DeviceReplay(*parts)
         for channel in channels:
             channel.ended = device.end_transfer
         if runtime is not None:
@@ -285,7 +331,7 @@ class _Replay:
         error = self._initial_error()
         if error is None:
             for device in self.devices:
-                device.memory.issue(self.program.after.get(AT_START, ()), 0)
+                device.memory.issue(device.program.after.get(AT_START, ()), 0)
                 self.clock.unsettled.add(device.memory.position)
             self.clock.run_instants(self.settle_one if len(self.devices) == 1 else self.settle)
         return self.result(error)
@@ -340,7 +386,7 @@ class _Replay:
             memory.start_transfers(now, memory.stuck)
         else:
             start_together([device.memory for device in touched], now)
-        if self.plan.runtime is not None:
+        if self.decides:
             for device in touched:
                 device.make_room()
 
@@ -362,88 +408,42 @@ class _Replay:
         If ops run in tiers that devices share, all of them: they may wait for room that another device has left.
         """
         unsettled, devices = self.clock.unsettled, self.devices
-        together = len(unsettled) == len(devices) or self.plan.graph.elsewhere
+        together = len(unsettled) == len(devices) or self.elsewhere
         touched = devices if together else [devices[d] for d in sorted(unsettled)]
         unsettled.clear()
         return touched
 
-    def _initial_error(self) -> str | None:
-        """The out-of-memory report of what is more than a tier holds at time 0."""
-        device = self.devices[0]
-        for tier, (ledger, pool) in enumerate(zip(device.memory.ledgers, device.memory.pools, strict=True)):
-            if pool is not None and pool.held > pool.capacity:
-                if self.folded:
-                    raise AsymmetryError
-                return oom.initial(device, tier, self.tier_names)
-            if ledger.held > ledger.capacity:
-                return oom.initial(device, tier, self.tier_names)
+    def _initial_error(self) -> tuple[int, str] | None:
+        """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
+        for device in self.devices if self.staged else self.devices[:1]:
+            for tier, (ledger, pool) in enumerate(zip(device.memory.ledgers, device.memory.pools, strict=True)):
+                if pool is not None and pool.held > pool.capacity:
+                    if self.folded:
+                        raise AsymmetryError
+                    return device.memory.position, oom.initial(device, tier, self.tier_names)
+                if ledger.held > ledger.capacity:
+                    return device.memory.position, oom.initial(device, tier, self.tier_names)
         placed = [device.memory.place_residents() for device in self.devices]
-        return None if all(placed) else oom.unplaced(device, self.tier_names)
+        return None if all(placed) else (0, oom.unplaced(self.devices[0], self.tier_names))
 
-    def result(self, initial_error: str | None) -> Result:
+    def result(self, initial_error: tuple[int, str] | None) -> Result:
         """The figures of a result (docs/formats.md): one device's, or those of several with each of them."""
         results = []
         for device in self.devices:
-            error = initial_error
-            if error is None and (any(s.done < s.length for s in device.streams) or any(c.queue for c in device.memory.channels)):
+            error = None
+            if initial_error is not None:
+                whose, error = initial_error
+                if self.staged and whose != device.memory.position:
+                    error = oom.FOR_OTHERS
+            elif any(s.done < s.length for s in device.streams) or any(c.queue for c in device.memory.channels):
                 error = oom.describe(device, self.tier_names)
             if error is None:
                 device.memory.check_persistence(self.tier_names)
                 arena = device.memory.arena
                 error = arena.failure() if arena is not None else None
-            modelled = self.tells, self.meets
-            results.append(result_figures.of_device(device, self.plan, self.hardware, self.budget, error, self.jitter, modelled))
+            program, budget = self.programs[device.memory.position], self.budgets[device.memory.position]
+            modelled = program.tells, self.meets
+            results.append(result_figures.of_device(device, program.plan, self.hardware, budget, error, self.jitter, modelled))
         if self.hardware.devices == 1:
             return results[0]
-        return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded)
-
-
-def _stopping_at(program: CompiledPlan, ops: Iterable[int]) -> CompiledPlan:
-    """The program without steps to some ops, whose ends are not known when they start."""
-    steps = list(program.steps)
-    for i in ops:
-        steps[program.graph.previous[i]] = None
-    return replace(program, steps=steps)
-
-
-def _jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int, meetings: Mapping[int, int]) -> CompiledPlan:
-    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond.
-
-    A collective of several devices has that of the first of them.
-    """
-    ops, base = plan.graph.ops, plan.workload.op_index
-    beyond = count(len(base))
-    places = range(len(ops)) if plan.edits is None else [base[op.name] if op.name in base else next(beyond) for op in ops]
-    whose = [first_of_group(meetings[i], device) if i in meetings else device for i in range(len(ops))]
-    durations = [round(d * jitter.op_factor(who, i)) for d, who, i in zip(program.durations, whose, places, strict=True)]
-    return replace(program, durations=tuple(durations))
-
-
-def _transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | None:
-    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any."""
-    if not jitter.transfer_sigma:
-        return None
-    copies: defaultdict[int, Iterator[int]] = defaultdict(count)
-    return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
-
-
-def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
-    """Nanoseconds of each op; measured ones do not depend on the machine and are kept with the graph."""
-    return graph.derived(_measured) or graph.derived_on(hardware, op_durations)
-
-
-def _compiled(plan: Plan, hardware: Hardware) -> CompiledPlan:
-    """The program of a plan that tracks only what has to be; not to be changed, as every replay has the same."""
-    return compile_plan(plan, hardware, _durations(plan.graph, hardware))
-
-
-def _memory_uses(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
-    """The ops that copies can slow down; not to be changed, as every replay has the same."""
-    return memory_uses(graph, hardware, _durations(graph, hardware))
-
-
-def _measured(graph: Graph) -> tuple[int, ...]:
-    """Durations if every op has one, else nothing."""
-    known: dict[int, int] = {}  # equal durations are one object
-    measured = [known.setdefault(op.duration_ns, op.duration_ns) for op in graph.ops if op.duration_ns is not None]
-    return tuple(measured) if len(measured) == len(graph.ops) else ()
+        return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded, "stage" if self.staged else "device")

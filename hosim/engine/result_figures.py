@@ -106,10 +106,15 @@ def _interval(
     return found if found is not None else (None, None)
 
 
-def together(results: Sequence[Result], devices: Sequence[DeviceReplay], pools: Pools, hardware: Hardware, folded: bool) -> Result:
-    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all."""
+def together(
+    results: Sequence[Result], devices: Sequence[DeviceReplay], pools: Pools, hardware: Hardware, folded: bool, called: str = "device"
+) -> Result:
+    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all.
+
+    ``called`` is what reports call each of them.
+    """
     every = [*results] * hardware.devices if folded else results
-    every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d)) for d, r in enumerate(every)]
+    every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d, called)) for d, r in enumerate(every)]
     failed = [r for r in every if not r.feasible]
     shown = min(failed, key=lambda r: oom.is_for_others(r.error)) if failed else max(every, key=lambda r: r.makespan_ns or 0)
     peaks: dict[str, tuple[Ledger, int]] = {}

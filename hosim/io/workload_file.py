@@ -85,6 +85,7 @@ def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
         Key("sizes", several(COUNT), brief=True),
         Key("processor", NAME, brief=True),
         Key("also_on", _PROCESSORS, brief=True),
+        Key("message", NAME, brief=True),
         make=_new_op,
     )
 

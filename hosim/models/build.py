@@ -225,8 +225,9 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
                 raise InputError("only phase=train has micro-batches", where=key)
         return
     within("records", run.micro_batches_of_step * run.chunks, where="micro_batches")
-    if "schedule" in given and run.pipeline == 1:
-        raise InputError("one stage has no schedule; give pipeline, too", where="schedule")
+    for key, what in (("schedule", "no schedule"), ("tied", "no other to be tied to")):
+        if key in given and run.pipeline == 1:
+            raise InputError(f"one stage has {what}; give pipeline, too", where=key)
     if (run.chunks > 1) != (run.schedule == "interleaved"):
         raise InputError("schedule=interleaved takes chunks of at least 2, and no other schedule takes any", where="chunks")
     if run.chunks > 1 and run.micro_batches_of_step % run.pipeline:

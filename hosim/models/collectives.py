@@ -14,6 +14,9 @@ STREAM = "comm"
 _OF_OWN_TOKENS = (".gate.", "_a_proj", "_a_layernorm")
 """What names say of parameters that are as wide as no hidden state and are used before tokens are gathered: routers, latent vectors."""
 
+RECEIVES = "recv"
+"""The stream of what arrives from other stages that run together with this one: in a group of NCCL, sends and receives run at once."""
+
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
     """The sum of every device's ``x``, in its place; its gradient is the same on each. Each may get that of its own tokens alone."""
@@ -127,15 +130,26 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
     """What the previous stage sends; in the backward pass its gradient is sent there."""
-    x = t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=ns_to_send(run, _bytes(shape, run)))[0]
+    x = arrived(t, run, shape, label, f"activation.{run.stage}")
     x = t.detached(x) if run.training else x
-    t.note(x, lambda g: sent(t, run, g, f"{label}.grad"))
+    t.note(x, lambda g: sent(t, run, g, f"{label}.grad", f"gradient.{run.stage}"))
     return x
 
 
-def sent(t: Tape, run: Run, x: Value, label: str = "send") -> None:
-    """``x`` goes to the next stage."""
-    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=ns_to_send(run, x.size))
+def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) -> Value:
+    """What another stage sends over a ``border``: of activations or gradients, by the stage behind it, chunks counted as stages."""
+    taken = ns_to_send(run, _bytes(shape, run))
+    if not run.tied:
+        return t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=taken)[0]
+    before = [t.last_ops["compute"]] if "compute" in t.last_ops else []
+    message = t.micro_batch + border
+    return t.ops(label, "recv", [], [(shape, run.dtype)], stream=RECEIVES, duration_ns=taken, deps=before, message=message)[0]
+
+
+def sent(t: Tape, run: Run, x: Value, label: str = "send", border: str = "") -> None:
+    """``x`` goes over a ``border``, without one to the next stage."""
+    message = t.micro_batch + (border or f"activation.{run.stage + 1}") if run.tied else ""
+    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=ns_to_send(run, x.size), message=message)
 
 
 def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:
@@ -145,7 +159,7 @@ def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:
     names = NAMES[config.names]
     for parameter, gradient in t.learned():
         if parameter.tensor == f"{names.model}.{names.table}.weight":
-            _in_place(t, run, gradient, "all_reduce_embedding", 2)
+            _in_place(t, run, gradient, "all_reduce_embedding", 2, "embedding" if run.tied else "")
 
 
 def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:
@@ -155,11 +169,12 @@ def _exchange(t: Tape, run: Run, x: Value, label: str) -> Value:
     return t.ops(label, "all_to_all", [x], results, stream=STREAM, duration_ns=ns_to_send(run, leaves), kernel="all_to_all", sizes=sizes)[0]
 
 
-def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int) -> None:
+def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int, message: str = "") -> None:
     # a ring: each device sends every byte twice, except its own share
     duration_ns = ns_to_send(run, 2 * x.size * (devices - 1) // devices)
     kernel = "all_reduce" if run.training or x.size >= CUSTOM_BYTES else "custom_all_reduce"
-    t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=duration_ns, kernel=kernel, sizes=(devices, x.size))
+    sizes = (devices, x.size)
+    t.ops(label, "all_reduce", [], [], mutates=[x], stream=STREAM, duration_ns=duration_ns, kernel=kernel, sizes=sizes, message=message)
 
 
 def _bytes(shape: tuple[int, ...], run: Run) -> int:

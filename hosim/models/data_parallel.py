@@ -174,7 +174,7 @@ class _Sharing:
                 unit = self.unit.get(self.names[t])
                 if unit is not None:
                     stands[t] = self.whole[unit, stays(unit, place, self.run)].tensor
-        _copied(self.t, op, stands)
+        _copied(self.t, op, stands, [self.base.ops[d].name for d in op.deps] if op.message else ())
 
     def _by_unit(self, learned: Learned) -> dict[str, Learned]:
         units: dict[str, Learned] = {}
@@ -288,8 +288,8 @@ def _prefix(visit: Visit) -> str:
     return f"{BACKWARD if backward else ''}{micro_batch}{visit.unit or _ROOT}."
 
 
-def _copied(t: Tape, op: Op, names: Mapping[int, str]) -> None:
-    """Emit an op of another graph on a tape; ``names`` says what each tensor that it uses is called here."""
+def _copied(t: Tape, op: Op, names: Mapping[int, str], deps: Sequence[str]) -> None:
+    """Emit an op of another graph on a tape, after ``deps``; ``names`` says what each tensor that it uses is called here."""
     t.reserve(op.name)
     inputs, outputs, mutates = [list(dict.fromkeys([names[each] for each in listed])) for listed in (op.inputs, op.outputs, op.mutates)]
     t.builder.op(
@@ -308,5 +308,7 @@ def _copied(t: Tape, op: Op, names: Mapping[int, str]) -> None:
         sizes=op.sizes,
         processor=op.processor,
         also_on=dict(op.also_on),
+        deps=deps,
+        message=op.message,
     )
     t.last_ops[op.stream] = op.name

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hosim.expert_routing import Gate, gates_of
 from hosim.graph import Graph
-from hosim.models.collectives import received, summed_at_both_ends, summed_over_tokens
+from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
 from hosim.models.optimizer import adamw
@@ -55,7 +55,8 @@ def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Conf
         if each.backward:
             result, notes = kept.pop(place)
             if result.shape:  # not the last stage: the gradient of what it sent comes back
-                start = received(t, run, result.shape, "recv_grad")
+                behind = each.chunk * run.pipeline + run.stage + 1
+                start = arrived(t, run, result.shape, "recv_grad", f"gradient.{behind}")
             else:
                 start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
             t.backward(result, start, notes)

@@ -214,6 +214,7 @@ class Tape:
         sizes: tuple[int, ...] = (),
         deps: Sequence[str] = (),
         computes: str = "",
+        message: str = "",
     ) -> tuple[Value, ...]:
         """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are those of :class:`hosim.graph.Op`.
 
@@ -262,6 +263,7 @@ class Tape:
             deps=deps,
             processor=self._processor,
             also_on={self._also_on: duration_ns} if self._also_on else None,
+            message=message,
         )
         self.last_ops[self._processor or stream] = name
         if keeps is not None:

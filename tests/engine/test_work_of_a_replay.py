@@ -106,7 +106,9 @@ def test_fabrics_that_nobody_contends_for_make_no_events(clocks, streams):
 
 def test_a_plan_that_is_replayed_again_is_not_compiled_again(monkeypatch):
     compiled = []
-    monkeypatch.setattr(sys.modules["hosim.engine.replay"], "compile_plan", lambda *asked: compiled.append(asked) or compile_plan(*asked))
+    monkeypatch.setattr(
+        sys.modules["hosim.engine.device_programs"], "compile_plan", lambda *asked: compiled.append(asked) or compile_plan(*asked)
+    )
     plan = chain_and_branches(8, 1)
     first = replay(plan, MACHINE)
     assert replay(plan, MACHINE, jitter=Jitter(1, 0.1, 0.1)) != first == replay(plan, MACHINE)

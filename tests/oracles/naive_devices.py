@@ -96,19 +96,23 @@ class NaiveCompany:
         self.devices = []
         self.issued = []
         self.peak = {tier.name: {} for tier in hardware.tiers}
-        self.devices += [NaiveDevice(plan, hardware, budget, self, d, jitter, compete) for d in range(hardware.devices)]
+        self.join(budget, jitter, compete)
         self.initial_error = None
         self.run()
+
+    def join(self, *options):
+        self.devices += [NaiveDevice(self.plan, self.hw, options[0], self, d, *options[1:]) for d in range(self.hw.devices)]
 
     def run(self):
         for d in self.devices:
             d.note_peak()
-        for tier in self.peak:
-            if any(sum(sum(e.held(tier).values()) for e in d.sharers(tier)) > d.capacity[tier] for d in self.devices):
-                self.initial_error = tier
-                return
+        for d in self.devices:  # the first that has no room says for what
+            for tier in self.peak:
+                if sum(sum(e.held(tier).values()) for e in d.sharers(tier)) > d.capacity[tier]:
+                    self.initial_error = tier
+                    return
         for d in self.devices:
-            d.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after == -1])
+            d.issue([k for k, c in enumerate(d.plan.cache_ops) if c.after == -1])
         while True:
             while self.one_round():
                 pass
@@ -127,7 +131,7 @@ class NaiveCompany:
         ends = [d.end_all() for d in self.devices]
         for d, ended in zip(self.devices, ends, strict=True):
             if ended:
-                d.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after in ended[0]])
+                d.issue([k for k, c in enumerate(d.plan.cache_ops) if c.after in ended[0]])
         starts = [d.start_op(stream) for d in self.devices for stream in d.streams]
         moves = [d.start_transfer(x) for d, x in list(self.issued) if x in d.issued]
         self.set_rates()

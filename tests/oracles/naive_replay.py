@@ -277,8 +277,12 @@ class NaiveReplay:
         self.set_speeds()
         return bool(ends) or any(starts) or any(moves)
 
+    def finished(self):
+        """The running ops that have done all their work."""
+        return [i for i in self.exchanging() if self.work_left[i] <= 0]
+
     def end_all(self):
-        ops = [i for i in self.exchanging() if self.work_left[i] <= 0]
+        ops = self.finished()
         transfers = [x for x in self.moving() if x.flows_from <= self.now and x.left <= 0]
         if not ops and not transfers:
             return None
@@ -618,6 +622,7 @@ class NaiveReplay:
         return sum(self.op_end[i] - self.op_start[i] for i, op in enumerate(self.ops) if op.stream == stream)
 
     def models_sharing(self):
+        """Whether a result says what ops took longer also where that is nothing."""
         crossed = any(f.collectives for f in self.hw.fabrics) and any(sent(op, self.tensors) for op in self.ops)
         return self.compete or crossed
 

@@ -1,0 +1,180 @@
+"""One step of a pipeline: the graph of each of its stages, a plan for each, and all of them replayed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hosim import engine
+from hosim.api.cell_progress import in_cell
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, load, machine
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.jitter import Jitter
+from hosim.models.build import build
+from hosim.stages import StagesResult
+from hosim.study.policy_choice import AnyPolicy, as_choice
+
+_PIPELINE = "pipeline"
+
+
+def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
+    """The graphs of the stages of a pipeline: those given, or all of the model of whose pipeline one is given.
+
+    Raises :class:`InputError` for one workload that is not of a builder with ``pipeline``.
+    """
+    if isinstance(workload, Sequence) and not isinstance(workload, str):
+        graphs = [load(each) for each in workload]
+        if len(graphs) > 1:
+            return graphs
+        graph = graphs[0] if graphs else Graph("", (), ())
+    else:
+        graph = load(workload)
+    parameters = graph.meta.get("builder")
+    if not isinstance(parameters, Mapping) or int(parameters.get(_PIPELINE, 1)) < 2:
+        raise InputError(
+            "expected a model with pipeline=2 or more, as in llama-3.1-8b:phase=train:pipeline=4, or one workload for each stage",
+            source="stages",
+        )
+    given: dict[str, Any] = {key: value for key, value in parameters.items() if key != "stage"}
+    return [build(f"{graph.name}:stage={n}", {**given, "stage": n, "tied": True}) for n in range(int(parameters[_PIPELINE]))]
+
+
+def plan_stages(
+    workload: Workload | Sequence[Workload], hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None
+) -> list[Plan]:
+    """Plan each stage of a pipeline.
+
+    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages for one another are not known to it.
+
+    Parameters
+    ----------
+    workload
+        A model with ``pipeline`` (see :func:`hosim.load`), whichever its ``stage``; or one workload for each stage, whose sends and
+        receives have messages.
+    hardware
+        The machine: a name, a path, a mapping or a profile. It gets one device for each stage.
+    policy
+        Which policy plans: text such as ``lookahead:k=4``, an object or a function.
+    budget
+        Memory of each device that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak of each stage (``"75%"``, 0.75)
+        or ``None``: all of it.
+
+    Returns
+    -------
+    list of Plan
+        One for each stage, in their order.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+    InfeasibleError
+        If the policy finds no plan for a stage within the budget; the error names the stage.
+
+    References
+    ----------
+    ``docs/contract.md``, rule 21, describes stages and their messages.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> step = {"model": "gpt2", "phase": "train", "sequence": 64, "pipeline": 2, "micro_batches": 4}
+    >>> len(hosim.plan_stages(step, "h100", "resident"))
+    2
+    """
+    from hosim.errors import InfeasibleError
+    from hosim.study.run_policy import check, make_plan
+
+    graphs = stages_of(workload)
+    profile = replace(machine(hardware), devices=len(graphs))
+    choice = as_choice(policy)
+    plans = []
+    with in_cell() as tell:
+        for stage, graph in enumerate(graphs):
+            tell(f"{choice.label}: planning stage {stage}")
+            budget_bytes = budget_of(budget, graph, profile)
+            try:
+                made = make_plan(graph, profile, choice, budget_bytes)
+            except InfeasibleError as error:
+                raise InfeasibleError(f"stage {stage}: {error}") from None
+            check(made, profile, budget_bytes)
+            plans.append(replace(made, made_for=(profile, budget_bytes)))
+    return plans
+
+
+def replay_stages(
+    plans: Iterable[Plan],
+    hardware: Machine | None = None,
+    budget: Budget = None,
+    *,
+    record: bool = False,
+    jitter: Jitter | None = None,
+    compete: bool | None = None,
+) -> StagesResult:
+    """Replay the stages of a pipeline together: each on a device of its own, tied by what they send to one another.
+
+    Parameters
+    ----------
+    plans
+        A plan for each stage: those of :func:`hosim.plan_stages`, or any others.
+    hardware
+        The machine: a name, a path, a mapping or a profile, which gets one device for each stage; ``None``: the one that the plans were
+        made for, each within its budget unless another is given.
+    budget
+        Memory of each device that may be used: bytes, a size, a share of the resident peak of each stage or ``None``: all of it.
+    record
+        Whether to keep the timelines in the results of the stages.
+    jitter
+        How the times of ops and transfers vary; the plans do not know.
+    compete
+        Whether copies take memory bandwidth from ops, as in :func:`hosim.replay`.
+
+    Returns
+    -------
+    StagesResult
+        The time of the step, and of each stage its result and its bubble: for how long it waits for other stages.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, a message is sent or received by one stage alone or in other sizes, or the stages wait for
+        one another for ever.
+    PlanError
+        If a plan breaks a rule on the way.
+
+    References
+    ----------
+    ``docs/contract.md``, rule 21, has the rules.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> step = {"model": "gpt2", "phase": "train", "sequence": 64, "pipeline": 2, "micro_batches": 4}
+    >>> result = hosim.replay_stages(hosim.plan_stages(step, "h100", "resident"))
+    >>> len(result.stages), 0 < result.bubble < 1
+    (2, True)
+    """
+    from hosim.io import check_tiers
+
+    listed = list(plans)
+    wrong = next((each for each in listed if not isinstance(each, Plan)), None)
+    if wrong is not None:
+        raise InputError(f"expected plans, got {type(wrong).__name__}: hosim.plan_stages makes them", source="plans")
+    if len(listed) < 2:
+        raise InputError(f"expected the plans of 2 stages or more, got {len(listed)}", source="plans")
+    made_for = listed[0].made_for
+    found = machine(hardware) if hardware is not None else made_for[0] if made_for is not None else None
+    if found is None:
+        message = "the plans do not say which machine they are for: name one, as in hosim.replay_stages(plans, 'h100')"
+        raise InputError(message, source="plans")
+    profile = replace(found, devices=len(listed))
+    for stage, each in enumerate(listed):
+        check_tiers(each, profile, source=f"the plan of stage {stage}")
+    if budget is not None or hardware is not None:
+        budgets = [budget_of(budget, each.workload, profile) for each in listed]
+    else:
+        budgets = [profile.device.capacity_bytes if each.made_for is None else each.made_for[1] for each in listed]
+    return engine.replay_stages(listed, profile, budgets, record=record, jitter=jitter, compete=compete)

@@ -1,0 +1,115 @@
+"""What a device of a replay runs: a plan compiled for the machine, and what the ops of the plan have to do with other devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from hosim.analysis.stage_messages import StageExchange
+from hosim.cache_plan import Plan
+from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
+from hosim.costmodel.memory_traffic import MemoryUse, memory_uses
+from hosim.costmodel.op_time import op_durations
+from hosim.engine.compiled_plan import CompiledPlan, compile_plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+
+_NO_EXCHANGES: Mapping[int, StageExchange] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProgram:
+    """A plan as a device runs it.
+
+    ``uses`` are the ops that copies can slow down, ``sent`` the bytes of those that cross fabrics, ``meetings`` the ranks of those for
+    which devices with the same plan wait for one another, and ``exchanges`` those that are tied to ops of other stages. ``tells`` says
+    whether that copies slow ops down is told even if none does.
+    """
+
+    plan: Plan
+    compiled: CompiledPlan
+    uses: Mapping[int, MemoryUse]
+    sent: Mapping[int, int]
+    meetings: Mapping[int, int]
+    exchanges: Mapping[int, StageExchange]
+    tells: bool
+
+    @property
+    def graph(self) -> Graph:
+        """The ops that run."""
+        return self.plan.graph
+
+
+def program_of(
+    plan: Plan,
+    hardware: Hardware,
+    tracked: bool,
+    competes: bool,
+    compete: bool | None,
+    exchanges: Mapping[int, StageExchange] | None = None,
+) -> DeviceProgram:
+    """The program of a plan. With ``tracked``, every tensor is followed; ``exchanges`` are those of a stage, ``None``: it is no stage.
+
+    ``competes`` says whether copies slow ops down, ``compete`` what the caller wants.
+    """
+    graph = plan.graph
+    compiled = compile_plan(plan, hardware, _durations(graph, hardware), True) if tracked else plan.derived_on(hardware, _compiled)
+    uses = graph.derived_on(hardware, _memory_uses) if competes else {}
+    meetings = graph.derived(meeting_ranks) if hardware.devices > 1 and exchanges is None else {}
+    sent = graph.derived_on(hardware, sent_bytes)
+    tells = bool(sent) or (len(graph.derived(_measured)) < len(graph.ops) if compete is None else compete)
+    return DeviceProgram(plan, compiled, uses, sent, meetings, exchanges or _NO_EXCHANGES, tells)
+
+
+def stopping_at(program: CompiledPlan, ops: Iterable[int]) -> CompiledPlan:
+    """The program without steps to some ops, whose ends are not known when they start."""
+    steps = list(program.steps)
+    for i in ops:
+        steps[program.graph.previous[i]] = None
+    return replace(program, steps=steps)
+
+
+def jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int, meetings: Mapping[int, int]) -> CompiledPlan:
+    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond.
+
+    A collective of several devices has that of the first of them.
+    """
+    ops, base = plan.graph.ops, plan.workload.op_index
+    beyond = count(len(base))
+    places = range(len(ops)) if plan.edits is None else [base[op.name] if op.name in base else next(beyond) for op in ops]
+    whose = [first_of_group(meetings[i], device) if i in meetings else device for i in range(len(ops))]
+    durations = [round(d * jitter.op_factor(who, i)) for d, who, i in zip(program.durations, whose, places, strict=True)]
+    return replace(program, durations=tuple(durations))
+
+
+def transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | None:
+    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any."""
+    if not jitter.transfer_sigma:
+        return None
+    copies: defaultdict[int, Iterator[int]] = defaultdict(count)
+    return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
+
+
+def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
+    """Nanoseconds of each op; measured ones do not depend on the machine and are kept with the graph."""
+    return graph.derived(_measured) or graph.derived_on(hardware, op_durations)
+
+
+def _compiled(plan: Plan, hardware: Hardware) -> CompiledPlan:
+    """The program of a plan that tracks only what has to be; not to be changed, as every replay has the same."""
+    return compile_plan(plan, hardware, _durations(plan.graph, hardware))
+
+
+def _memory_uses(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
+    """The ops that copies can slow down; not to be changed, as every replay has the same."""
+    return memory_uses(graph, hardware, _durations(graph, hardware))
+
+
+def _measured(graph: Graph) -> tuple[int, ...]:
+    """Durations if every op has one, else nothing."""
+    known: dict[int, int] = {}  # equal durations are one object
+    measured = [known.setdefault(op.duration_ns, op.duration_ns) for op in graph.ops if op.duration_ns is not None]
+    return tuple(measured) if len(measured) == len(graph.ops) else ()
