@@ -22,7 +22,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_OBJECTS = 100_000
+_OBJECTS = 500_000
 """New objects after which the collector looks at the youngest, where cycles are few: by default it does so after 700."""
 
 

@@ -149,4 +149,5 @@ class Op:
     @property
     def uses(self) -> tuple[int, ...]:
         """Every tensor the op touches (input, output or mutated), each once."""
-        return tuple(dict.fromkeys(self.inputs + self.outputs + self.mutates))
+        listed = self.inputs + self.outputs + self.mutates
+        return listed if len(set(listed)) == len(listed) else tuple(dict.fromkeys(listed))

@@ -159,10 +159,11 @@ class DeviceMemory(DeviceState):
 
     def _next_user(self, t: int) -> int | None:
         """The first op in listed order that uses the tensor and has not ended."""
-        users, stream_of = self.graph.compact_users[t], self.program.graph.stream_of
-        streams = self.streams
-        if not users or ((len(users) == 1 or len(streams) == 1) and streams[stream_of[users[-1]]].has_ended(users[-1])):
+        compact, stream_of, streams = self.graph.compact_users, self.program.graph.stream_of, self.streams
+        last = compact.last[t]
+        if last < 0 or ((len(streams) == 1 or compact.first[t] == last) and streams[stream_of[last]].has_ended(last)):
             return None  # so it is with most of what is detached
+        users = compact[t]
         ended = self.users_ended.get(t, 0)
         while ended < len(users) and streams[stream_of[users[ended]]].has_ended(users[ended]):
             ended += 1

@@ -54,6 +54,7 @@ class LinkGroup:
         self._lone_since = 0
         self._lone_end = 0
         self._lone_flows: Flows = ()
+        self._flows_of_one: dict[ChannelQueue, Flows] = {}
         self._known_rates: dict[Flows, list[Fraction]] = {}
         self._since = 0
         self._alarm = Alarm(clock, self._run())
@@ -224,7 +225,12 @@ class LinkGroup:
         clock, end = self._clock, self._lone_end
         if clock.time == end:
             return False
-        self._lone_flows = ((self._class_of(lone), 1),)
+        flows = self._flows_of_one.get(lone.channel) if lone.ceiling is None else None
+        if flows is None:
+            flows = ((self._class_of(lone), 1),)
+            if lone.ceiling is None:
+                self._flows_of_one[lone.channel] = flows
+        self._lone_flows = flows
         watch(self, clock.time)
         if not clock.unsettled and (not clock.to_come or clock.to_come[0][0] > end):  # nothing else happens until it ends
             clock.time = end

@@ -25,31 +25,38 @@ NOTHING: Ratio = 0, 1
 """Of the memory's bandwidth."""
 
 
+class _Slowdowns(dict[MemoryUse, "Ratio | None"]):
+    """How much longer ops take, launch aside, where copies take so many bytes per second: worked out once. ``None``: they cannot go on."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, taken: Fraction) -> None:
+        self._taken = taken
+
+    def __missing__(self, use: MemoryUse) -> Ratio | None:
+        factor = use.slowdown(self._taken)
+        self[use] = found = None if factor is None else factor.as_integer_ratio()
+        return found
+
+
 class _Speeds:
     """How fast ops go where the copies of each group take so many bytes per second; ``copying`` says whether any takes some."""
 
-    __slots__ = ("_durations", "_slowdowns", "_taken", "copying", "parts")
+    __slots__ = ("_durations", "copying", "parts", "slowdowns")
 
     def __init__(self, parts: Mapping[LinkGroup, Ratio]) -> None:
         self.parts = parts
-        self._taken = sum([Fraction(*part) for part in parts.values()], Fraction(0))
-        self._slowdowns: dict[MemoryUse, Ratio | None] = {}
+        taken = sum([Fraction(*part) for part in parts.values()], Fraction(0))
+        self.slowdowns = _Slowdowns(taken)
         self._durations: dict[tuple[MemoryUse, int], int] = {}
-        self.copying = self._taken > 0
-
-    def slowdown(self, use: MemoryUse) -> Ratio | None:
-        """How much longer such ops take, launch aside; ``None``: they cannot go on."""
-        if use not in self._slowdowns:
-            factor = use.slowdown(self._taken)
-            self._slowdowns[use] = None if factor is None else factor.as_integer_ratio()
-        return self._slowdowns[use]
+        self.copying = taken > 0
 
     def duration(self, use: MemoryUse, alone: int) -> int:
         """Nanoseconds that such an op takes, which alone would take so many, if nothing changes; with jitter it may be all launch."""
         known = self._durations.get((use, alone))
         if known is None:
             busy = max(0, alone - use.launch_ns)
-            ratio = self.slowdown(use) if busy else (1, 1)
+            ratio = self.slowdowns[use] if busy else (1, 1)
             known = NEVER if ratio is None else alone - busy - (-busy * ratio[0] // ratio[1])
             self._durations[use, alone] = known
         return known
@@ -133,17 +140,21 @@ class MemoryContention:
         """Op ``i`` goes on from now, with all of its work to be done: when it ends if nothing changes."""
         stream.began = now
         stream.ends = end = now + duration
-        if self.speeds.copying and (use := self.uses.get(i)) is not None:
-            self._end_at(stream, i, end := now + self.speeds.duration(use, duration))
+        speeds = self.speeds
+        if speeds.copying and (use := self.uses.get(i)) is not None:
+            slowed = now + speeds.duration(use, duration)
+            if slowed != end:
+                self._end_at(stream, i, slowed)
+                return slowed
         return end
 
     def _end_at(self, stream: Stream, i: int, end: int) -> None:
         """The running op of a stream ends at ``end`` and not when it was to."""
-        if end != stream.ends:
-            self.slow(stream, end - stream.ends)
-            stream.ends = end
-            if self._recorder is not None:
-                self._recorder.op_ended(i, end)
+        slowed, name = self.slowed_ns, stream.name
+        slowed[name] = slowed.get(name, 0) + end - stream.ends
+        stream.ends = end
+        if self._recorder is not None:
+            self._recorder.op_ended(i, end)
 
     def slow(self, stream: Stream, ns: int) -> None:
         """Ops of a stream take so much longer."""
@@ -181,13 +192,14 @@ class MemoryContention:
 
     def _change(self, speeds: _Speeds, now: int) -> None:
         """Note what the running ops have done by now; from now on they go at other speeds."""
-        old, self.speeds = self.speeds, speeds
+        slowed, slows = self.speeds.slowdowns, speeds.slowdowns
+        self.speeds = speeds
         for stream in self._streams:
-            i = stream.running
-            if stream.began < 0 or (use := self.uses.get(i)) is None:
+            if stream.began < 0:
                 continue
-            before, after = old.slowdown(use), speeds.slowdown(use)
-            if before == after:
+            i = stream.running
+            use = self.uses.get(i)
+            if use is None or (before := slowed[use]) == (after := slows[use]):
                 continue
             launched = stream.began + use.launch_ns
             if now <= launched:
@@ -197,6 +209,7 @@ class MemoryContention:
                 if work is None or work.op != i:
                     work = self._work[stream] = _WorkLeft(i, self._durations[i] - use.launch_ns, launched)
                 end = work.go_on(now, before, after)
-            self._end_at(stream, i, end)
+            if end != stream.ends:
+                self._end_at(stream, i, end)
             if end < stream.alarm.rings_at:
                 stream.alarm.move_to(end)
