@@ -39,7 +39,8 @@ def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
             source="stages",
         )
     given: dict[str, Any] = {key: value for key, value in parameters.items() if key != "stage"}
-    return [build(f"{graph.name}:stage={n}", {**given, "stage": n, "tied": True}) for n in range(int(parameters[_PIPELINE]))]
+    name = graph.name.replace(f":stage={parameters.get('stage')}", "")
+    return [build(f"{name}:stage={n}", {**given, "stage": n, "tied": True}) for n in range(int(parameters[_PIPELINE]))]
 
 
 def plan_stages(
@@ -76,7 +77,7 @@ def plan_stages(
 
     References
     ----------
-    ``docs/contract.md``, rule 21, describes stages and their messages.
+    ``docs/pipelines.md`` describes stages, their messages and the results.
 
     Examples
     --------

@@ -18,6 +18,10 @@ EXAMPLES = {
         "hosim diff layerwise hyperoffload -w llama-3.1-8b-prefill-4k -H h100 -b 12GiB",
     ),
     "robustness": ("hosim robustness llama-3.1-8b-prefill-4k -H h100 -b 12GiB -p hyperoffload,layerwise --runs 20",),
+    "pipeline": (
+        "hosim pipeline llama-3.1-8b:phase=train:pipeline=4:micro_batches=8 -H h100",
+        "hosim pipeline first.json last.json -H h100 --trace step.json",
+    ),
     "sweep": (
         "hosim sweep llama-3.1-8b-prefill-4k -H h100 -b 12GiB --vary channels.h2d.bandwidth=10..50GB/s:5 -o bandwidth.csv",
         "hosim sweep llama-3.1-8b-prefill-32k -H gh200 --vary workload.sequence=4096,8192 --vary budget=50..100%:6",

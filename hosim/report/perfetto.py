@@ -7,7 +7,7 @@ has a counter for each kind of tensor. Times are microseconds with decimals, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hosim.cache_plan import Plan
@@ -15,6 +15,7 @@ from hosim.hardware import Hardware
 from hosim.report.timeline_curves import end_ns, stacked
 from hosim.report.timeline_rows import OP, TRANSFER, Bar, awaited_name, bar_name, of_devices, rows, waits
 from hosim.result import Result, Timeline
+from hosim.stages import StagesResult
 from hosim.version import __version__
 
 _Event = dict[str, Any]
@@ -32,6 +33,19 @@ def trace(plan: Plan, hardware: Hardware, result: Result) -> dict[str, Any]:
     events: list[_Event] = []
     for d, (device, one) in enumerate(of_devices(result)):
         events += _device(plan, hardware, one, device, 1 + len(_TITLES) * d)
+    return _file(events, result)
+
+
+def trace_of_stages(plans: Sequence[Plan], result: StagesResult) -> dict[str, Any]:
+    """The trace of the recorded replay of a pipeline's stages, each with tracks of its own."""
+    events: list[_Event] = []
+    for stage, (plan, one) in enumerate(zip(plans, result.stages, strict=True)):
+        if one.replayed is not None:
+            events += _device(plan, one.replayed[1], one, f"stage {stage}", 1 + len(_TITLES) * stage)
+    return _file(events, result.whole)
+
+
+def _file(events: list[_Event], result: Result) -> dict[str, Any]:
     about = {
         "workload": result.workload,
         "hardware": result.hardware,

@@ -69,6 +69,7 @@ COMMANDS = [
     "frontier {workload} -H {machine} --points 3",
     "diff layerwise on_demand -w {workload} -H {machine} -b 80%",
     "robustness {workload} -H {machine} -b 80% --op-sigma 0.1 --runs 2",
+    "pipeline {workload} {workload} -H {machine} -b 80% --trace {folder}/trace.json",
     "sweep {workload} -H {machine} --vary budget=70%,80% -o {folder}/rows.csv",
     "fit {workload} -H {machine} --largest hardware.devices=1..2",
 ]

@@ -83,6 +83,7 @@ SLOW_COMMANDS = (
     "blame w.json -H m.yaml -p layerwise -b 80%",
     "frontier w.json -H m.yaml -p layerwise -n 3 --refine 1",
     "robustness w.json -H m.yaml -p layerwise,on_demand --runs 2 -b 80%",
+    "pipeline w.json w.json -H m.yaml -p layerwise -b 80%",
     "export w.json -H m.yaml --mindspore --trials 2 -p layerwise -o out.sh",
     "fit w.json -H m.yaml -p layerwise --largest hardware.devices=1..4",
     "diff layerwise on_demand -w w.json -H m.yaml -b 80%",
