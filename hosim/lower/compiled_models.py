@@ -35,13 +35,18 @@ def uncompiled(model: Any) -> tuple[Any, Mapping[str, Any] | None]:
         got = name or getattr(backend, "__name__", None) or type(backend).__name__
         raise InputError(f"the model is compiled by torch.compile with another backend than inductor ({got}); offload it uncompiled")
     settings: dict[str, Any] = dict(backend.config)  # type: ignore[union-attr]
-    for setting, what in _REFUSED.items():
-        if settings.get(setting):
-            raise InputError(f"the model is compiled with {what}, and hosim plans where tensors are; compile it without")
+    require_plannable(settings)
     if getattr(backend, "dynamic", None):
         raise InputError("the model is compiled with dynamic=True, and a plan is for fixed sizes; compile it without")
     _require_not_compiled(model._orig_mod)
     return model._orig_mod, settings
+
+
+def require_plannable(settings: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` for settings of inductor by which it decides what hosim plans."""
+    for setting, what in _REFUSED.items():
+        if settings.get(setting):
+            raise InputError(f"the model is compiled with {what}, and hosim plans where tensors are; compile it without")
 
 
 def _require_not_compiled(model: torch.nn.Module) -> None:

@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from hosim.errors import InputError
 from hosim.importers.torch_kernels import extent
+from hosim.lower.compiled_models import require_plannable
 from hosim.lower.step_ops import StepOp
 from hosim.lower.torch_program import TorchProgram, read
 from hosim.lower.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, WrapperCall, WrapperText, read_wrapper
@@ -41,6 +42,7 @@ def compiled_program(program: TorchProgram, settings: Mapping[str, Any]) -> Torc
 
     Raises :class:`InputError` if inductor cannot compile it, and if the text that it writes has lines that cannot be planned.
     """
+    _require_one_name_for_each_written(program)
     module, results = _returning_new_tensors(program)
     source = _source(program, module, settings)
     wrapper = read_wrapper(source)
@@ -48,6 +50,20 @@ def compiled_program(program: TorchProgram, settings: Mapping[str, Any]) -> Torc
     if len(wrapper.inputs) != len(taken) or len(wrapper.results) != len(module.graph.output_node().args[0]):
         raise InputError("inductor's program takes or returns other tensors than the model; offload the model uncompiled")
     return _Building(program, wrapper, _namespace(source)).program(dict(zip(wrapper.inputs, taken, strict=True)), results)
+
+
+def _require_one_name_for_each_written(program: TorchProgram) -> None:
+    """Inductor sees each placeholder as memory of its own, which must be so where it writes."""
+    written = {t for op in program.graph.ops for t in op.mutates}
+    seen: set[int] = set()
+    for given in program.givens:
+        t = program.tensor_of.get(given.placeholder)
+        if t in written and t in seen:
+            raise InputError(
+                f"the program writes {given.name!r}, which shares its memory with another tensor; offload the model uncompiled"
+            )
+        if t is not None:
+            seen.add(t)
 
 
 def _returning_new_tensors(program: TorchProgram) -> tuple[GraphModule, Sequence[int | Any]]:
@@ -79,7 +95,9 @@ def _source(program: TorchProgram, module: GraphModule, settings: Mapping[str, A
     """The text that inductor writes for a module over fake inputs."""
     from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx as inductor
+    from torch._inductor import config
 
+    require_plannable({**config.get_config_copy(), **settings})
     found: list[Any] = []
 
     def keep(*args: Any, **kwargs: Any) -> Any:

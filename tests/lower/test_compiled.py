@@ -7,12 +7,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import lowering  # noqa: E402
+import steps  # noqa: E402
 from exported_models import inputs_of, model_of  # noqa: E402
-from lowering import same  # noqa: E402
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from lowering import captured, same, values_of  # noqa: E402
 from occupancy import Occupancy  # noqa: E402
+from random_plans import legal_plans  # noqa: E402
+from test_families import executed  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
+from hosim.lower.compiled_program import compiled_program  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 
 MACHINE = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
@@ -68,6 +75,22 @@ def test_families_have_the_bits_of_the_compiled_model(name, seen):
             assert same(offloaded(**inputs), wanted)
         with hosim.offload(model_of(name), inputs, **SMALL) as plain:
             assert calls < 0.75 * len(plain.plan.graph.ops)  # fused
+
+
+@marked(*compiles)
+def test_any_plan_gives_the_same_bits_and_the_predicted_peak(seen, tmp_path_factory):
+    program = compiled_program(captured("gpt2"), {})
+    with torch.no_grad():
+        wanted = torch.compile(lowering.model_of("gpt2"))(**steps.inputs_of("gpt2"))
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(legal_plans(program.graph, lowering.MACHINE), st.booleans())
+    def check(plan, synchronous):
+        results, peak, predicted = executed(program, plan, values_of("gpt2"), synchronous, tmp_path_factory.mktemp("nvme"))
+        assert same(results, wanted)
+        assert peak == predicted if synchronous else peak >= predicted
+
+    check()
 
 
 class Inputs(torch.nn.Module):
@@ -222,7 +245,7 @@ def test_generate_is_that_of_the_model_which_torch_does_not_compile_either():
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("choices", "said"),
     [
         ({"mode": "reduce-overhead"}, "CUDA graphs, which keep their addresses"),
         ({"mode": "max-autotune"}, "CUDA graphs, which keep their addresses"),
@@ -234,9 +257,50 @@ def test_generate_is_that_of_the_model_which_torch_does_not_compile_either():
         ({"backend": lambda module, inputs: module}, "another backend than inductor"),
     ],
 )
-def test_what_is_compiled_otherwise_is_refused(given, said):
+def test_what_is_compiled_otherwise_is_refused(choices, said):
     with pytest.raises(InputError, match=f"the model is compiled .*{said}"):
-        hosim.offload(torch.compile(Blocks(1), **given), X, **SMALL)
+        hosim.offload(torch.compile(Blocks(1), **choices), X, **SMALL)
+
+
+class SharedBuffers(Blocks):
+    """Two buffers in one memory, of which each call writes one."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.register_buffer("whole", torch.zeros(64))
+        self.register_buffer("view", self.whole[:32])
+
+    def forward(self, x):
+        self.whole.add_(1)
+        return super().forward(x) + self.view.sum()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_settings_of_the_process_shared_memory_and_a_missing_compiler_are_refused():
+    from torch._inductor import config
+
+    compiled = torch.compile(Blocks(1))
+    with config.patch(freezing=True), pytest.raises(InputError, match="the model is compiled with freezing"):
+        hosim.offload(compiled, X, **SMALL)
+    with pytest.raises(InputError, match=r"the program writes '(whole|view)', which shares its memory with another tensor"):
+        hosim.offload(torch.compile(SharedBuffers()), X, **SMALL)
+    no_compiler = config.patch({"cpp.cxx": ("/no/compiler",), "force_disable_caches": True})
+    with no_compiler, pytest.raises(InputError, match=r"torch\.compile cannot compile Blocks: "):
+        hosim.offload(torch.compile(Blocks(3)), X * 2, **SMALL)
+    assert torch.isfinite(compiled._orig_mod(X)).all()  # nothing was moved
+
+
+@marked(*compiles)
+def test_a_model_on_meta_with_a_loader():
+    model = Blocks()
+    with torch.device("meta"):
+        empty = Blocks()
+    state = dict(model.state_dict())
+    with torch.no_grad():
+        wanted = torch.compile(model)(X)
+        with hosim.offload(torch.compile(empty), X, hardware=MACHINE, budget="50%", loader=state.__getitem__) as offloaded:
+            assert torch.equal(offloaded(X), wanted)
 
 
 @pytest.mark.long
