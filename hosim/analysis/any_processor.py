@@ -18,20 +18,35 @@ from hosim.processors import others_of
 
 def on_any_processor(graph: Graph, durations: Sequence[int], hardware: Hardware) -> tuple[Graph, list[int]]:
     """The relaxed workload, and its durations; ``durations`` are those on the processors that the ops name."""
+    least = least_durations(graph, durations, hardware)
+    return loosened(graph, least, graph.movable), least
+
+
+def least_durations(graph: Graph, durations: Sequence[int], hardware: Hardware) -> list[int]:
+    """Nanoseconds of each op on the processor where it takes the least; ``durations`` are those on the processors that the ops name."""
     least = list(durations)
     for known in durations_by_processor(graph, hardware).values():
         for i, duration in known.items():
             least[i] = min(least[i], duration)
-    free, loose = set(graph.movable), {t for i in graph.movable for t in graph.ops[i].uses}
+    return least
+
+
+def loosened(graph: Graph, durations: Sequence[int], loose: Sequence[int]) -> Graph:
+    """``graph`` where some ops, and all others that use a tensor of theirs, do so without needing it anywhere.
+
+    Those of ``loose`` that run on the device have a stream of their own, others that of their processor.
+    """
+    free, known = set(loose), {t for i in loose for t in graph.ops[i].uses}
     ops = []
     for i, op in enumerate(graph.ops):
         before = tuple(graph.producers[i])
         if i in free:
-            ops.append(Op(op.name, op.kind, deps=before, stream=f"{op.name} on any processor", duration_ns=least[i], dtype=op.dtype))
+            stream = op.stream if op.processor and not op.also_on else f"{op.name} on any processor"
+            ops.append(Op(op.name, op.kind, deps=before, stream=stream, duration_ns=durations[i], dtype=op.dtype))
         else:
-            own = [tuple([t for t in listed if t not in loose]) for listed in (op.inputs, op.outputs, op.mutates)]
+            own = [tuple([t for t in listed if t not in known]) for listed in (op.inputs, op.outputs, op.mutates)]
             ops.append(replace(op, inputs=own[0], outputs=own[1], mutates=own[2], deps=before))
-    return Graph(graph.name, graph.tensors, tuple(ops), graph.meta), least
+    return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
 
 def durations_by_processor(graph: Graph, hardware: Hardware) -> dict[str, dict[int, int]]:
@@ -43,3 +58,10 @@ def durations_by_processor(graph: Graph, hardware: Hardware) -> dict[str, dict[i
         durations = op_durations(on_processors(graph, [(graph.ops[i].name, processor) for i in there]), hardware)
         found[processor] = {i: durations[i] for i in there}
     return found
+
+
+def fits_on(graph: Graph, i: int, processor: str, hardware: Hardware, capacity_bytes: int) -> bool:
+    """Whether what op ``i`` needs at once fits into the tier of a processor; ``capacity_bytes`` is that of the device tier."""
+    room = hardware.tiers[hardware.tier_index[processor]].capacity_bytes if processor else capacity_bytes
+    op = graph.ops[i]
+    return sum([graph.tensors[t].size_bytes for t in op.uses]) + op.workspace_bytes <= room

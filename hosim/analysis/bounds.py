@@ -8,21 +8,24 @@ docs/lower-bound.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import ceil
+from itertools import accumulate, product
+from math import ceil, prod
 
-from hosim.analysis.any_processor import on_any_processor
+from hosim.analysis.any_processor import fits_on, least_durations, loosened
 from hosim.analysis.bound_search import BoundSearch
 from hosim.analysis.critical_path import earliest_starts, tails
 from hosim.analysis.op_bandwidth import free_bytes
 from hosim.analysis.passages import Passages
 from hosim.analysis.pressure_points import Points, points_of, tightest
+from hosim.analysis.processor_bound import processor_bound_ns
 from hosim.analysis.tensor_lives import Life, lives
 from hosim.analysis.traffic_program import Group, Times, TrafficProgram
 from hosim.costmodel.memory_traffic import copies_compete, with_memories
 from hosim.costmodel.op_time import op_durations
+from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
+from hosim.processors import others_of
 
 Residency = Mapping[int, Sequence[str]]
 """Tiers of the valid copies at time 0, by tensor position."""
@@ -33,6 +36,9 @@ _EVERY_OP, _POINTS = 48, 12
 _APART, _GAPS = 160, 1000
 """Up to so many tensors each is its own group; otherwise those of one life are taken together, and groups count, large ones first, until
 their gaps have so many points inside."""
+
+_CHOICES = 256
+"""Up to so many choices of processors, on graphs where every op is a point, each has a bound of its own."""
 
 _STREAMS = 64
 """Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
@@ -96,20 +102,25 @@ def _bound(
     durations: Sequence[int],
     hardware: Hardware,
     starts: Residency,
-    budget_bytes: int | None,
+    budget: int | None,
     repeats: bool,
     compete: bool | None,
     enough: int | None,
 ) -> int:
     """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried."""
-    capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
-    chosen = bool(graph.movable)
-    if chosen:
-        graph, durations = on_any_processor(graph, durations, hardware)
+    capacity = hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+    by_shares, chosen = 0, bool(graph.movable)
+    if chosen or graph.elsewhere:
+        by_shares = processor_bound_ns(graph, durations, hardware, starts, capacity, repeats=repeats)
+        if 1 < _choices(graph, hardware) <= _CHOICES and len(graph.ops) <= _EVERY_OP:
+            return _of_choices(graph, hardware, starts, budget, repeats, compete, by_shares)
+        loose = sorted({*graph.movable, *graph.elsewhere})
+        durations = least_durations(graph, durations, hardware)
+        graph = loosened(graph, durations, loose)
     earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
-    longest = max((e + t for e, t in zip(earliest, tail, strict=True)), default=0)
-    if graph.elsewhere or (chosen and len(graph.streams) > _STREAMS):
-        return longest  # what follows is about tensors that ops use in the device tier
+    longest = max([by_shares, *[e + t for e, t in zip(earliest, tail, strict=True)]])
+    if chosen and len(graph.streams) > _STREAMS:
+        return longest  # what follows is about few streams
     excess = _excess(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
     if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
@@ -125,6 +136,35 @@ def _bound(
     times = _times(graph, durations, earliest, tail, points, free)
     found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(enough)
     return max(longest, ceil(found - _ROUNDING * (found + 1)))
+
+
+def _choices(graph: Graph, hardware: Hardware) -> int:
+    """How many choices of processors there are."""
+    return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
+
+
+def _of_choices(
+    graph: Graph, hardware: Hardware, starts: Residency, budget: int | None, repeats: bool, compete: bool | None, least: int
+) -> int:
+    """The least bound of all choices of processors, which is at least ``least``: of each by itself, those first that may be the least."""
+    capacity = hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+    names = [graph.ops[i].name for i in graph.movable]
+    allowed = [(graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable]
+    fixed = []
+    for choice in product(*allowed):
+        if not all([fits_on(graph, i, each, hardware, capacity) for i, each in zip(graph.movable, choice, strict=True)]):
+            continue  # there is no such plan
+        one = on_processors(graph, list(zip(names, choice, strict=True)))
+        durations = op_durations(one, hardware)
+        by_shares = processor_bound_ns(one, durations, hardware, starts, capacity, repeats=repeats) if one.elsewhere else 0
+        fixed.append((by_shares, one, durations))
+    found: int | None = None
+    for by_shares, one, durations in sorted(fixed, key=lambda each: each[0]):
+        if found is not None and by_shares >= found:
+            break
+        bound = _bound(one, durations, hardware, starts, budget, repeats, compete, None)
+        found = bound if found is None else min(found, bound)
+    return max(least, found or 0)
 
 
 def _initial_bytes(graph: Graph) -> int:

@@ -267,6 +267,7 @@ BUILT_IN = (
         },
         by_name_only=True,
         models="no system: the exact optimum",
+        leaves_out="of ops on other processors: moves other than those that they force, so that a better plan may exist",
         chooses="hosim.planner.rewrites.processor_choice:every_choice",
     ),
 )
