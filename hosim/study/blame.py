@@ -15,7 +15,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
-from hosim.processors import refuse_other_processors
+from hosim.processors import tier_of
 from hosim.result import Result, Stall, Timeline, Transfer
 from hosim.timeline import Traffic, blamed, occupancy, occupied_ns
 from hosim.units import human_rate, human_size, human_time
@@ -89,7 +89,6 @@ def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -
 
     With several devices, the stalls are those of the device that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
     """
-    refuse_other_processors(plan.graph, "why a stream waits is explained for the device's ops alone")
     result = engine.replay(plan, hardware, budget_bytes, record=True)
     if not result.feasible or result.timeline is None:
         raise InfeasibleError(f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain")
@@ -104,21 +103,23 @@ class _View:
         self.graph = plan.graph
         self.hardware = hardware
         self.timeline = timeline
-        self.capacity = min(result.budget_bytes, hardware.device.capacity_bytes)
+        self.rooms = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+        self.rooms[hardware.device_tier] = min(result.budget_bytes, hardware.device.capacity_bytes)
         self.engines = {channel.name: channel.engines for channel in hardware.channels}
         self.bandwidth = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
-        self.inward = {channel.name for channel in hardware.channels if channel.destination == hardware.device_tier}
+        self.destination = {channel.name: channel.destination for channel in hardware.channels}
         self.traffic = Traffic(timeline)
         self.op_ends: dict[int, list[int]] = {}
         for i, end in enumerate(timeline.op_end_ns):
             self.op_ends.setdefault(end, []).append(i)
         ran = sorted((end, i) for i, end in enumerate(timeline.op_end_ns) if end >= 0)
         self.ended_at, self.ended = [end for end, _ in ran], [i for _, i in ran]
-        self.held = occupancy(timeline, hardware.device_tier)
-        self.leaving: dict[int, list[int]] = {}
+        used = {tier_of(self.graph.ops[i], hardware) for i in self.graph.elsewhere} | {hardware.device_tier}
+        self.held = {tier: occupancy(timeline, tier) for tier in used}
+        self.leaving: dict[tuple[str, int], list[int]] = {}
         for r in timeline.residencies:
-            if r.tier == hardware.device_tier and r.tensor >= 0:
-                self.leaving.setdefault(r.end_ns, []).append(r.tensor)
+            if r.tensor >= 0:
+                self.leaving.setdefault((r.tier, r.end_ns), []).append(r.tensor)
 
     def stalls(self) -> Iterator[ExplainedStall]:
         for stall in self.timeline.stalls:
@@ -143,7 +144,7 @@ class _View:
         flow = x.end_ns - x.start_ns
         needed = x.bytes * 10**9 // (flow - stall.stall_ns) if flow > stall.stall_ns else None
         return replace(
-            self._explained(stall, self._remedy(x, ahead, occupied, stall.stall_ns, needed)),
+            self._explained(stall, self._remedy(x, ahead, occupied, stall, needed)),
             tensor=self._name(x.tensor),
             channel=x.channel,
             size_bytes=x.bytes,
@@ -157,9 +158,9 @@ class _View:
             bandwidth_bytes_per_s=needed,
         )
 
-    def _remedy(self, x: Transfer, ahead: Sequence[Transfer], occupied_ns: int, late: int, needed: int | None) -> str:
-        """What would have let a transfer end ``late`` nanoseconds earlier: the first of these that is enough, and more bandwidth."""
-        name = self._name(x.tensor)
+    def _remedy(self, x: Transfer, ahead: Sequence[Transfer], occupied_ns: int, stall: Stall, needed: int | None) -> str:
+        """What would have let a transfer end earlier by a whole stall: the first of these that is enough, and more bandwidth."""
+        name, late, tier = self._name(x.tensor), stall.stall_ns, tier_of(self.graph.ops[stall.op], self.hardware)
         held_back = x.start_ns - x.issue_ns - occupied_ns
         ways = []
         if occupied_ns >= late:
@@ -168,29 +169,41 @@ class _View:
         if held_back >= late:
             ways.append(f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle")
         earlier = x.issue_ns - late
-        if not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
+        made = self._maker(x)
+        if not ways and made is not None and earlier < self.timeline.op_end_ns[made]:
+            ways.append(f"{self.graph.ops[made].name} of stream {self.graph.ops[made].stream}, which writes {name}, ending earlier")
+        elif not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
             after = bisect_left(self.ended_at, earlier + 1)
             place = f"at the end of {self.graph.ops[self.ended[after - 1]].name}" if after else "at time 0"
             lacking = self._lacking(x, earlier)
-            room = f", with {human_size(lacking)} more of {self.hardware.device_tier}" if lacking > 0 else ""
+            room = f", with {human_size(lacking)} more of {self.destination[x.channel]}" if lacking > 0 else ""
             ways.append(f"{name} issued {human_time(late)} earlier, {place} or before{room}: {x.channel} was idle")
         if x.contention_ns >= late:
             ways.append(f"no other traffic on what {x.channel} shares: that cost it {human_time(x.contention_ns)}")
         if needed is not None and needed <= _FASTER * self.bandwidth[x.channel]:
             ways.append(f"{human_rate(needed)} of {x.channel} for it")
-        return "; or ".join(ways) or f"{name} kept in {self.hardware.device_tier}, or less moved before it over {x.channel}"
+        return "; or ".join(ways) or f"{name} kept in {tier}, or less moved before it over {x.channel}"
+
+    def _maker(self, x: Transfer) -> int | None:
+        """The last op that has written what a transfer copies; ``None`` where it copies what was there at time 0."""
+        ends = self.timeline.op_end_ns
+        before = [(ends[i], i) for i in self.graph.writers[x.tensor] if 0 <= ends[i] <= x.issue_ns]
+        return max(before)[1] if before else None
 
     def _lacking(self, x: Transfer, earlier: int) -> int:
-        """Bytes of the device tier that a transfer into it would have lacked, had it started earlier than it was issued."""
-        return self.held.largest(earlier, x.issue_ns) + x.bytes - self.capacity if x.channel in self.inward else 0
+        """Bytes that a transfer would have lacked in the tier where ops use them, had it started earlier than it was issued."""
+        tier = self.destination[x.channel]
+        return self.held[tier].largest(earlier, x.issue_ns) + x.bytes - self.rooms[tier] if tier in self.held else 0
 
     def _room(self, op: int, end: int) -> str:
-        described, tier = self.graph.ops[op], self.hardware.device_tier
+        described, tier = self.graph.ops[op], tier_of(self.graph.ops[op], self.hardware)
         begins = (
             sum(self.graph.tensors[t].size_bytes for t in described.outputs if not self._held_before(t, end)) + described.workspace_bytes
         )
-        free = self.capacity - self.held.at(end - 1)
-        left = [self._name(t) for t in self.leaving.get(end, ())]
+        if described.processor and self.hardware.devices > 1:
+            return f"more of {tier}, which devices share"
+        free = self.rooms[tier] - self.held[tier].at(end - 1)
+        left = [self._name(t) for t in self.leaving.get((tier, end), ())]
         waited = f": it waited for {_some(left)} to go" if left else ""
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
 

@@ -13,7 +13,7 @@ from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Fabric
+from hosim.hardware import Compute, Fabric
 from hosim.io import save_hardware, save_plan, save_workload
 from hosim.study.blame import ExplainedStall, by_cause, rows, stalls_of
 from hosim.study.policy_choice import parse_choice
@@ -286,3 +286,29 @@ def test_the_place_of_an_earlier_issue_is_the_op_that_ended_by_then() -> None:
     (stall,) = blamed(b.build(), ("w", 1))  # 5..45; f1 ends at 40
     assert (stall.issued_ns, stall.start_ns, stall.end_ns) == (5, 40, 45)
     assert stall.prevented_by == "w issued 5 ns earlier, at the end of z or before: h2d was idle; or 1.14 GB/s of h2d for it"
+
+
+def on_the_cpu() -> list[ExplainedStall]:
+    """f makes g (30 B) in 30 ns; u on the CPU makes w (20 B) of it in 50, with 40 B of states and 9 of workspace; h reads w for 10."""
+    b = GraphBuilder("step")
+    for name, size, kind in (("w", 20, "parameter"), ("g", 30, "gradient")):
+        b.tensor(name, size, kind)
+    b.tensor("s", 40, "optimizer_state", "ddr")
+    b.tensor("z", 50, "parameter", "ddr")
+    b.op("f", "any", inputs=["w"], outputs=["g"], duration_ns=30)
+    b.op("u", "any", inputs=["g"], mutates=["s"], outputs=["w"], duration_ns=50, workspace_bytes=9, stream="cpu", processor="ddr")
+    b.op("h", "any", inputs=["w"], duration_ns=10)
+    store, back = CacheOp("store", 1, "hbm", "ddr", 0), CacheOp("prefetch", 0, "ddr", "hbm", 1)
+    tiers = tuple([replace(tier, capacity_bytes=1000, compute=Compute({})) if tier.name == "ddr" else tier for tier in MACHINE.tiers])
+    return stalls_of(Plan(b.build(), cache_ops=(store, back)), replace(MACHINE, tiers=tiers))[1]
+
+
+def test_ops_on_other_processors_wait_for_copies_into_their_tier() -> None:
+    """f until 30, g down until 60, u until 110, w up until 130. No copy could have begun before its tensor was made."""
+    found = [(s.stream, s.op, s.cause, s.start_ns, s.end_ns, s.tensor, s.channel, s.prevented_by) for s in on_the_cpu()]
+    assert found == [
+        ("cpu", "u", "dependency", 0, 30, None, None, "f of stream compute ending earlier"),
+        ("cpu", "u", "transfer", 30, 60, "g", "d2h", "f of stream compute, which writes g, ending earlier"),
+        ("compute", "h", "dependency", 30, 110, None, None, "u of stream cpu ending earlier"),
+        ("compute", "h", "transfer", 110, 130, "w", "h2d", "u of stream cpu, which writes w, ending earlier"),
+    ]
