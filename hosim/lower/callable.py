@@ -281,6 +281,8 @@ def inference(
     Raises :class:`InputError` if it cannot be.
     """
     args, kwargs = _arguments(example_inputs)
+    if compiled is not None and device.torch_device.type != "cpu":
+        raise InputError(f"compiled models run on the CPU's machine alone, not on {device.torch_device}; offload the model uncompiled")
     if _is_autocast():
         raise InputError(
             f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
@@ -305,8 +307,6 @@ def inference(
     if compiled is not None:
         from hosim.lower.compiled_program import compiled_program
 
-        if device.torch_device.type != "cpu":
-            raise InputError(f"compiled models run on the CPU's machine alone, not on {device.torch_device}; offload the model uncompiled")
         program = compiled_program(program, compiled)
     own = {**exported.state_dict, **exported.constants, **own}
     held = {one.placeholder: own[one.name] for one in program.givens if one.own}

@@ -16,6 +16,7 @@ from lowering import captured, same, values_of  # noqa: E402
 from occupancy import Occupancy  # noqa: E402
 from random_plans import legal_plans  # noqa: E402
 from test_families import executed  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
@@ -58,13 +59,13 @@ def marked(*marks):
 
 
 @marked(*compiles)
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "t5", "mixtral", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "t5", "mixtral", "deepseek_v3", "gemma"])
 def test_families_have_the_bits_of_the_compiled_model(name, seen):
     compiled, inputs = torch.compile(model_of(name)), inputs_of(name)
     with torch.no_grad():
         wanted = compiled(**inputs)
         device = CpuDevice(MACHINE, synchronous=True)
-        with hosim.offload(compiled, inputs, hardware=MACHINE, budget="85%", device=device) as offloaded:
+        with hosim.offload(compiled, inputs, hardware=MACHINE, budget="95%", device=device) as offloaded:
             assert offloaded.plan.count("prefetch") > 0
             calls = len(offloaded.plan.graph.ops)
             with Occupancy([offloaded._captured.held, inputs]) as occupancy:
@@ -73,6 +74,8 @@ def test_families_have_the_bits_of_the_compiled_model(name, seen):
             assert occupancy.peak == account.allocator.peak_allocated_bytes  # inductor's temporaries too
             assert same(results, wanted)
             assert same(offloaded(**inputs), wanted)
+        for ours, eager in zip(tree_leaves(results), tree_leaves(model_of(name)(**inputs)), strict=True):
+            assert (ours - eager).abs().max() < 1e-5  # as fusion rounds: at most 2e-6 when this was written
         with hosim.offload(model_of(name), inputs, **SMALL) as plain:
             assert calls < 0.75 * len(plain.plan.graph.ops)  # fused
 

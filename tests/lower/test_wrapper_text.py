@@ -1,5 +1,7 @@
 """Inductor's text is cut into calls, and they run under a plan: here a text made by hand, whose kernels are written in Python."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,7 +11,9 @@ from layers import Layers, machine, program_of, streamed, values_of  # noqa: E40
 from hosim.analysis.verifier import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
+from hosim.importers.torch_kernels import KernelRecorder  # noqa: E402
 from hosim.lower import compiled_program as compiled  # noqa: E402
+from hosim.lower.callable import inference  # noqa: E402
 from hosim.lower.insert import insert  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
@@ -140,6 +144,20 @@ def test_kernels_of_other_arguments_and_texts_without_a_program_are_refused():
         read_wrapper(f"{code}\ndef call(args): return ()")
     with pytest.raises(InputError, match="no declaration"):
         read_wrapper("cpp_0 = async_compile.cpp_pybinding([], 'nothing')\ndef call(args): return ()")
+
+
+def test_a_kernel_reads_as_many_rows_as_it_can_use():
+    table, places, rows = torch.zeros(100, 8), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 8)
+    with KernelRecorder() as recorder:
+        compiled._told((GATHERED, READ, WRITTEN))(table, places, rows)
+    (kernel,) = recorder.kernels[-1:]
+    assert kernel.bytes_accessed == 4 * 16 + 8 * 2 + 4 * 16
+    assert kernel.writes == (recorder.number(rows),)
+
+
+def test_a_gpu_is_refused_before_anything_is_compiled():
+    with pytest.raises(InputError, match="compiled models run on the CPU's machine alone, not on cuda; offload the model uncompiled"):
+        inference(Layers(), X, "layers", SimpleNamespace(torch_device=torch.device("cuda")), compiled={})
 
 
 def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
