@@ -50,7 +50,7 @@ WORKLOAD: dict[str, Any] = {
         },
         {"name": "side", "kind": "add", "stream": "other", "mutates": ["x"], "deps": ["f"], "duration_ns": 70},
         {"name": "g", "kind": "matmul", "inputs": ["w"], "outputs": ["b"], "flops": 9000, "bytes_accessed": 600, "dtype": "bf16"},
-        {"name": "h", "kind": "add", "inputs": ["a", "b", "v"], "outputs": ["c"], "duration_ns": 300},
+        {"name": "h", "kind": "add", "inputs": ["a", "b", "v"], "outputs": ["c"], "duration_ns": 300, "also_on": {"ddr": 900}},
     ],
 }
 HARDWARE: dict[str, Any] = {
@@ -71,6 +71,7 @@ HARDWARE: dict[str, Any] = {
             "scope": "host",
             "pageable": ["input"],
             "pin": {"time": "3 ns", "pool": True},
+            "compute": {"peak": {"fp32": "1 TFLOP/s"}, "efficiency": 0.5, "launch": "20 ns"},
         },
         "nvme": {"capacity": "90 kB", "bandwidth": "1 GB/s", "scope": "global"},
     },

@@ -83,6 +83,27 @@ WORKLOADS = {
         "{" + W + ', "tensors": [{"name": "t", "bytes": "1"}, {"name": "u", "bytes": "2"}, {"name": "v"}]}',
         "tensors[0].bytes: expected an integer, got '1' (and 2 more)",
     ),
+    # other processors
+    "also_on as a list": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": []}]}',
+        "ops[0].also_on: expected a mapping, got a list",
+    ),
+    "also_on in text": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"ddr": "5"}}]}',
+        "ops[0].also_on.ddr: expected an integer, got '5'",
+    ),
+    "also_on below zero": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"ddr": -1}}]}',
+        "ops[0].also_on.ddr: expected at least 0, got -1",
+    ),
+    "also_on twice": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"ddr": 1, "ddr": 2}}]}',
+        "key 'ddr' is given twice in one object; keep one of them",
+    ),
+    "also_on its own processor": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "processor": "ddr", "stream": "ddr", "also_on": {"ddr": 5}}]}',
+        "ops[0].also_on: op 'f': lists the processor 'ddr' twice (its own is 'ddr')",
+    ),
     # names and the graph
     "misspelt tensor": (
         "{" + W + "," + T + ', "ops": [' + OP.replace('["weight"]', '["wieght"]') + "]}",
