@@ -89,7 +89,12 @@ STEP = {"model": "gpt2", "phase": "train", "sequence": 16, "layers": 4, "pipelin
 
 
 @pytest.mark.parametrize(
-    "more", [{"micro_batches": 3}, {"micro_batches": 3, "schedule": "gpipe"}, {"micro_batches": 4, "schedule": "interleaved", "chunks": 2}]
+    "more",
+    [
+        {"micro_batches": 3, "data": 2},
+        {"micro_batches": 3, "schedule": "gpipe"},
+        {"micro_batches": 4, "schedule": "interleaved", "chunks": 2},
+    ],
 )
 def test_stages_of_builders(more):
     plans = hosim.plan_stages({**STEP, **more, "stage": 1}, "h100", "resident")
@@ -107,6 +112,9 @@ def test_stages_of_builders(more):
         lone = hosim.load({**STEP, **more, "stage": stage})
         assert [op.kind for op in lone.ops] == [op.kind for op in plan.graph.ops]
         assert not any(op.message for op in lone.ops)
+        arrivals = [op for op in plan.graph.ops if op.kind == "recv"]
+        assert {op.stream for op in arrivals} == {"recv"}
+        assert all(op.deps for op in arrivals if op is not plan.graph.ops[0])
         assert result.step_ns >= alone.makespan_ns
 
 

@@ -222,6 +222,38 @@ def test_stages_that_wait_for_ever_are_refused():
     assert "'put a' of stage 0 waits for 'get a' of stage 1, 'put b' of stage 1 waits for 'get b' of stage 0; send and" in str(raised.value)
 
 
+def test_stages_whose_results_need_one_another_are_refused():
+    # Each computes what it sends from what it receives. Streams do not help.
+    def stage(mine, other):
+        ops = {
+            "get": {"ns": 1, "outputs": ["y"], "message": other, **RECEIVE},
+            "f": {"ns": 1, "inputs": ["y"], "outputs": ["x"]},
+            "put": {"ns": 1, "inputs": ["x"], "message": mine, **SEND},
+        }
+        return plan(workload({"x": (3,), "y": (3,)}, ops))
+
+    with pytest.raises(InputError, match=r"'get' of stage 0 waits for 'put' of stage 1, 'get' of stage 1 waits for 'put' of stage 0; send"):
+        replay_stages([stage("a", "b"), stage("b", "a")], replace(machine(), devices=2))
+
+
+def test_copies_do_not_slow_a_send_down():
+    # put reads hbm as fast as it goes, 10,000 B in 10 ns; w comes up from 30 to 70, while put waits until 60, and while it sends.
+    first = workload(
+        {"w": (40, "parameter", "ddr"), "x": (30, "parameter")},
+        {
+            "f": {"ns": 10},
+            "put": {"ns": 10, "kind": "send", "inputs": ["x"], "message": "x", "bytes_accessed": 10_000},
+            "e": {"ns": 30, "stream": "aside"},
+        },
+    )
+    last = workload({"x": (30,)}, {"g": {"ns": 60}, "get": {"ns": 10, "kind": "recv", "outputs": ["x"], "message": "x"}})
+    plans = [plan(first, ("prefetch w", "e"), ("detach w", "e")), plan(last)]
+    result, (there, here) = run(plans, replace(machine(), devices=2))
+    assert [(x.start_ns, x.end_ns) for x in result.stages[0].timeline.transfers] == [(30, 70)]
+    assert (there["put"], here["get"]) == ((10, 70), (60, 70))
+    assert [one.slowed_ns for one in result.stages] == [None, None]
+
+
 def test_a_machine_of_another_size():
     with pytest.raises(InputError, match="expected a machine of one device for each of 2 stages or more, got 1 for 2"):
         replay_stages(pair({}, {}), machine())
