@@ -142,8 +142,8 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def survives(self) -> tuple[bool, ...]:
-        """Whether each tensor outlives the step: persistent ones and those of kind ``output``."""
-        return tuple(bool(t.persistent) or t.kind == "output" for t in self.tensors)
+        """Whether each tensor outlives the step (:attr:`Tensor.survives`)."""
+        return tuple([t.survives for t in self.tensors])
 
     @cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:

@@ -65,6 +65,11 @@ class Tensor:
         if self.persistent is None:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
 
+    @property
+    def survives(self) -> bool:
+        """Whether it outlives the step: it is persistent, or of kind ``output``."""
+        return bool(self.persistent) or self.kind == "output"
+
 
 @dataclass(frozen=True, slots=True)
 class Op:

@@ -60,7 +60,7 @@ class CompiledGraph:
 
 def compile_graph(graph: Graph) -> CompiledGraph:
     """The part of a program that every plan of the graph shares; O(ops + uses). Call it through :meth:`Graph.derived`."""
-    users, survives = graph.compact_users, graph.survives
+    users, tensors = graph.compact_users, graph.tensors
     order = graph.derived(HappensBefore)
     sizes = tuple([t.size_bytes for t in graph.tensors])
     known: dict[tuple[str, int], int] = {}  # equal compositions are one object: many tensors are alike
@@ -84,7 +84,7 @@ def compile_graph(graph: Graph) -> CompiledGraph:
                 taken_kinds[first] += compositions[t]
             else:  # no sum: equal ones stay one object
                 taken[first], taken_kinds[first] = sizes[t], compositions[t]
-        if survives[t]:
+        if tensors[t].survives:
             continue
         if order.single or all([order.ended_by(u, last) for u in users[t]]):
             fates[t] |= DIES  # whatever the timing, the last one listed is the last to end

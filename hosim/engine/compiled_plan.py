@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
@@ -150,32 +151,32 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     tracked = bytearray(len(graph.tensors))
     for t in moving:
         tracked[t] = 1
+    del moving
 
     needed = _awaited(plan, copies, device)
     del copies
     # of each op first the tensors, then what is made of them in the same place: two tables of a large plan would be many bytes
     touched: dict[int, int | list[int] | TrackedOp] = {i: [] for i in (range(len(graph.ops)) if track_all else elsewhere)}
     users = graph.compact_users
-    for t in moving:
+    for t in compress(range(len(tracked)), tracked):
         for i in users[t]:
             others = touched.setdefault(i, t)
             if isinstance(others, list):
                 others.append(t)
             elif others is not t:
                 touched[i] = [cast("int", others), t]
-    del moving
     launch, finish = base.launch, base.finish
     device_position = hardware.tier_index[device]
     tracked_ops = cast("dict[int, TrackedOp]", touched)
     closing: set[int] = set()
     none: tuple[int, ...] = ()
-    ops, survives = graph.ops, graph.survives
+    ops = graph.ops
     for i, listed in touched.items():
         if isinstance(listed, list):
             found = listed
         else:
             t = cast("int", listed)
-            if survives[t] and not ops[i].mutates and t not in ops[i].outputs and i not in elsewhere:
+            if graph.tensors[t].survives and not ops[i].mutates and t not in ops[i].outputs and i not in elsewhere:
                 # a parameter that is read: most of what most plans move
                 tracked_ops[i] = TrackedOp(needed.get(i, none), (t,), none, none, none, none, device_position)
                 continue

@@ -172,7 +172,7 @@ class DeviceMemory(DeviceState):
 
     def _still_needed(self, t: int, user: int | None) -> bool:
         """Whether the tensor's contents are: they are not if the next user writes it anew."""
-        return t in self.graph.ops[user].reads if user is not None else self.graph.survives[t]
+        return t in self.graph.ops[user].reads if user is not None else self.graph.tensors[t].survives
 
     def _awaits(self, user: int, t: int) -> bool:
         """Whether an op reads a tensor, and no prefetch of it that the op waits for is still to end."""
@@ -300,7 +300,7 @@ class DeviceMemory(DeviceState):
         for where, tensors in self.program.initial.items():
             for tier in where:
                 copies = self.copies[tier]
-                missing = [t for t in tensors if copies[t] != VALID and self.graph.survives[t]]
+                missing = [t for t in tensors if copies[t] != VALID and self.graph.tensors[t].survives]
                 if missing:
                     raise PlanError(
                         f"tensor {self.graph.tensors[missing[0]].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "

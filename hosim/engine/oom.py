@@ -151,7 +151,7 @@ def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:
     for t, users in enumerate(graph.compact_users):
         if program.tracked[t] or not (t in initial or (users and started[users[0]])):
             continue
-        if graph.survives[t] or not all(streams[u].has_ended(u) for u in users):
+        if graph.tensors[t].survives or not all(streams[u].has_ended(u) for u in users):
             held.append(t)
     return held
 

@@ -215,7 +215,7 @@ class _Host:
             for t in op.uses:
                 if t in self._used and self._home[t] != stream:
                     self._used[t].add(stream)
-                if graph.users[t][-1] == i and not graph.survives[t]:
+                if graph.users[t][-1] == i and not graph.tensors[t].survives:
                     self._dead.add(t)
                     self._drop(t)
             failed = self._cache_ops_at(i)
