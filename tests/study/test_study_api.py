@@ -267,6 +267,7 @@ def test_what_is_not_given() -> None:
         "frontier refine": 4,
         "replay record": False,
         "replay fold": True,
+        "replay_stages record": False,
         "robustness runs": 20,
         "robustness op_sigma": 0.05,
         "robustness transfer_sigma": 0.1,
