@@ -1,6 +1,7 @@
 """The planner from end to end: what it promises of every plan, and what becomes of each kind of tensor."""
 
 import re
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.choices import everything
 from hosim.planner.hyperoffload.even_spreads import evenly
 from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
 from hosim.planner.hyperoffload.pipeline import plan, search
@@ -269,3 +271,18 @@ def test_an_even_spread_close_to_the_lower_bound_ends_the_search(monkeypatch: py
         found.append((outcome.plan.judgement.source == SPREAD, bool(selected)))
     assert found == [(False, True), (True, False)]
     assert outcome.cost.makespan_ns <= 2 * lower_bound_ns(graph, op_durations(graph, hw), hw, budget_bytes=30)
+
+
+@pytest.mark.parametrize(("eighths", "takes"), [(8, 240), (1, 500)])
+def test_spreads_in_time_and_late_ones_are_tried(monkeypatch: pytest.MonkeyPatch, eighths: int, takes: int) -> None:
+    # 12 ops of 20 ns, weights of 10 B, 80 B: seven weights stay, and there is room for one more. At 1 B/ns five can be there in time, and
+    # nothing waits. At an eighth none can: each of the five takes 80 ns to come up and 20 to be used, and then leaves room for the next
+    monkeypatch.setattr(pipeline, "SMALL", 0)
+    monkeypatch.setattr(pipeline, "evenly", lambda *_: None)
+    monkeypatch.setattr(pipeline, "refined", lambda _, begun, *others: begun[-1])
+    monkeypatch.setattr(pipeline, "select", lambda problem, *given: replace(select(problem, *given), choices=everything(problem)))
+    hw = machine()
+    slow = replace(hw, channels=tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * eighths // 8) for c in hw.channels))
+    outcome = search(plateau(12), slow, 80, effort=0.0)
+    assert isinstance(outcome.plan.judgement, Judgement)
+    assert (outcome.cost.makespan_ns, outcome.plan.judgement.source) == (takes, SPREAD)

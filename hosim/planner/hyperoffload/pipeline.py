@@ -151,7 +151,7 @@ def search(
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
     spreads = SMALL < count <= _BOUNDED and placement is None
     if spreads and (not _at(best, floor_ns) or best.slowed):
-        timely = _spread(evaluate, problem, budget, in_time)
+        timely = _spread(evaluate, problem, budget, in_time, waits=best.waits)
         if timely is not None and timely.cost < best.cost:
             best, source = timely, SPREAD
     searched = 0 < len(graph.ops) <= _SEARCHED and placement is None  # the search tries any tier
@@ -160,8 +160,8 @@ def search(
         improved = refined(evaluate, [*late, best], floor_ns, effort, seed)
         if improved.cost < best.cost:
             best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
-    if spreads and not _at(best, floor_ns):
-        tardy = _spread(evaluate, problem, budget, hardly_late)
+    if spreads and not _at(best, floor_ns):  # the search does not begin from these, as they leave little to change one by one
+        tardy = _spread(evaluate, problem, budget, hardly_late, waits=True)
         if tardy is not None and tardy.cost < best.cost:
             best, source = tardy, SPREAD
     if rivals is not None and (not _at(best, waits_ns) or best.slowed):
@@ -418,9 +418,10 @@ class _Sweeper:
         self.attempt(replace(self.weights, copies=not self.weights.copies))
 
 
-def _spread(evaluate: Evaluator, problem: Problem, budget: int, spread: Spread) -> Evaluation | None:
-    """The best of such spreads. No search begins from one that waits: it leaves little to change one by one."""
-    found = [spread(problem, budget, 0, False, tiers) for tiers in sorted({1, len(problem.below)})]
+def _spread(evaluate: Evaluator, problem: Problem, budget: int, spread: Spread, *, waits: bool) -> Evaluation | None:
+    """The best of such spreads, if any, over one tier and over all, and if the step ``waits`` with room for what is on its way, too."""
+    spares = (0, usual_bytes(problem)) if waits else (0,)
+    found = [spread(problem, budget, spare, False, tiers) for tiers in sorted({1, len(problem.below)}) for spare in spares]
     outcomes = [evaluate(advance(problem, choices, budget)) for choices in found if choices is not None]
     return min(outcomes, key=lambda outcome: outcome.cost, default=None)
 
