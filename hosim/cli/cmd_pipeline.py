@@ -37,9 +37,10 @@ def pipeline(
     trace: Trace = None,
     json: Json = False,
 ) -> None:
-    """Replay the stages of a pipeline together, and say how long each waits for others.
+    """Replay the stages of a pipeline together.
 
-    The policy plans each stage alone, as if all devices ran it, and does not know of the waits. The machine has one device for each stage.
+    Says how long each waits for others. The policy plans each stage alone, as if all devices ran it, and does not know of the waits. The
+    machine has one device for each stage.
     Exit code 3 if a stage does not fit.
     """
     from hosim.api.pipeline_stages import plan_stages, replay_stages
