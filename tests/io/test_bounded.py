@@ -342,7 +342,7 @@ def test_the_collector_runs_seldom_and_then_as_before(first: int) -> None:
     try:
         gc.set_threshold(first, 10, 10)
         with rare_collection():
-            assert gc.get_threshold() == (max(first, 100_000) if first else 0, 10, 10)  # 0: it does not run at all
+            assert gc.get_threshold() == (max(first, 500_000) if first else 0, 10, 10)  # 0: it does not run at all
         assert gc.get_threshold() == (first, 10, 10)
     finally:
         gc.set_threshold(*before)
