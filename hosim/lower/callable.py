@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.cache_plan import Plan
@@ -27,6 +26,7 @@ from hosim.lower.insert import insert
 from hosim.lower.launch_cost import late_launch_ns
 from hosim.lower.model_origins import Loader, fake_on, fakes, named_tensors, origins, views
 from hosim.lower.run import Executor
+from hosim.lower.stand_ins import python_state_kept, stand_ins
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.transfers import Device, RunMemory
 from hosim.plain_text import counted
@@ -291,14 +291,16 @@ def inference(
     require_one_process(model)
     require_no_hooks(model)
     own: Mapping[str, torch.Tensor] = named_tensors(model)
-    there = nullcontext()
+    there: contextlib.AbstractContextManager[None] = nullcontext()
     if any(not device.has(tensor) for tensor in own.values()):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        there = _reparametrize_module(model, fakes(mode, model, device.torch_device), tie_weights=True)
+        there = stand_ins(model, fakes(mode, model, device.torch_device))
         args, kwargs = tree_map_only(torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs))
     try:
-        with torch.no_grad(), quiet(), there:
+        with torch.no_grad(), quiet(), python_state_kept(model), there:
             exported = torch.export.export(model, args, kwargs, strict=False)
+    except InputError:
+        raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
         hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""

@@ -1,6 +1,7 @@
-"""``generate`` of transformers on an offloaded model: prompt and tokens as programs of their own over the same tensors. Imports torch.
+"""Generation on an offloaded model: prompt and tokens as programs of their own over the same tensors. Imports torch.
 
-``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs captured programs. A call with other
+``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs captured programs. A call of the model
+with a cache runs them too. A call with other
 sizes or constants than all before is traced by torch on fake tensors and planned within the same budget. With a static cache that is one
 program for the prompt and one for every token after it. The cache's tensors are inputs, which the program writes in place or, where
 transformers makes them, results.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from hosim.cache_plan import Plan
@@ -30,6 +31,7 @@ from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
+from hosim.lower.stand_ins import python_state_kept, stand_ins
 from hosim.lower.torch_program import TorchProgram, lift_constants, read
 from hosim.lower.transfers import Device
 from hosim.result import Result
@@ -39,7 +41,10 @@ _CACHE = "past_key_values"
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 """Types of arguments that are constants of a program."""
 
-_STATIC = "generate on an offloaded model needs a cache of fixed sizes: give it cache_implementation='static'"
+_STATIC = (
+    "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for each token: give generate "
+    "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...)"
+)
 _ADVICE = "write the model's forward without looking at what tensors contain"
 
 
@@ -77,8 +82,7 @@ class OffloadedGenerator(OffloadedModel):
         Raises :class:`hosim.errors.ExecutionError` as calling the model does.
         """
         model = self._captured.model
-        if self._is_elsewhere:
-            raise InputError("generate needs the model on the device that runs it when it is offloaded; this one was on the CPU or on meta")
+        self._require_caches()
         if getattr(model.config, "is_encoder_decoder", False):
             raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
         config = args[1] if len(args) > 1 else kwargs.get("generation_config")
@@ -86,9 +90,29 @@ class OffloadedGenerator(OffloadedModel):
             kwargs.setdefault("cache_implementation", "static")
         kwargs["disable_compile"] = True
         with self._one_at_a_time:
-            if self._twin is None:
-                self._twin = _twin(model, weakref.WeakMethod(self._forward))
-            return self._twin.generate(*args, **kwargs)
+            return self._copy().generate(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's results; with a cache (``past_key_values``) by programs as those of :meth:`generate`."""
+        if kwargs.get(_CACHE) is None:
+            return super()._call(*args, **kwargs)
+        self._require_caches()
+        names = list(inspect.signature(self._captured.model.forward).parameters)
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or given.keys() & kwargs.keys():
+            raise InputError("the same argument is given twice, by position and by name")
+        self._copy()
+        return self._forward(**given, **kwargs)
+
+    def _require_caches(self) -> None:
+        if self._is_elsewhere:
+            raise InputError("a cache needs the model on the device that runs it when it is offloaded; this one was on the CPU or on meta")
+
+    def _copy(self) -> Any:
+        """The twin of the model, made at its first use."""
+        if self._twin is None:
+            self._twin = _twin(self._captured.model, weakref.WeakMethod(self._forward))
+        return self._twin
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         self._require_as_captured()
@@ -162,7 +186,6 @@ def _traced(
 ) -> _Traced:
     """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like ``leaves`` and a cache like this one."""
     held = [one for one in whole.givens if one.own]
-    own = {key: tensor for key, tensor in (*twin.named_parameters(), *twin.named_buffers()) if id(tensor) in placeholders}
     traced = copy.copy(cache)
     traced.layers = [copy.copy(layer) for layer in cache.layers]
     places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
@@ -179,7 +202,9 @@ def _traced(
             output = type(twin).forward(twin, **tree_unflatten(given, spec), **{_CACHE: traced})
             kept: Any = getattr(output, _CACHE, None)
             if kept is not traced:
-                raise InputError("the model does not return the cache that generate gives it, and cannot generate offloaded")
+                raise InputError(
+                    "the model does not return the cache that it is given; call it with use_cache=True, and not with return_dict=False"
+                )
             output[_CACHE] = None
             results, seen["spec"] = tree_flatten(output)
             seen["leaves"] = tuple(_TENSOR if isinstance(result, torch.Tensor) else result for result in results)
@@ -189,8 +214,8 @@ def _traced(
             made = [getattr(traced.layers[i], key) for i, key in seen["made"]]
             return [result for result in results if isinstance(result, torch.Tensor)] + made
 
-        replaced = {key: by_name[placeholders[id(tensor)]] for key, tensor in own.items()}
-        with torch.no_grad(), _reparametrize_module(twin, replaced, tie_weights=True):
+        by_id = {one: by_name[name] for one, name in placeholders.items()}
+        with torch.no_grad(), python_state_kept(twin), stand_ins(twin, by_id):
             module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
     for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
         if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):

@@ -189,14 +189,14 @@ def views(tensors: Mapping[str, torch.Tensor], device: Device) -> dict[str, torc
     return made
 
 
-def fakes(mode: FakeTensorMode, model: torch.nn.Module, device: torch.device) -> dict[str, torch.Tensor]:
-    """A fake on a device for each parameter and buffer of a model, by its first name; those that share a storage share one."""
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))
-    sharing = Counter(tensor.untyped_storage()._cdata for tensor in tensors.values())
+def fakes(mode: FakeTensorMode, model: torch.nn.Module, device: torch.device) -> dict[int, torch.Tensor]:
+    """A fake on a device for each parameter and buffer of a model, by its ``id``; those that share a storage share one."""
+    tensors = [*model.parameters(), *model.buffers()]
+    sharing = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
     bases: dict[int, torch.Tensor] = {}
     made = {}
     with mode, torch.no_grad():
-        for name, tensor in tensors.items():
+        for tensor in tensors:
             storage = tensor.untyped_storage()
             if sharing[storage._cdata] == 1:
                 fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
@@ -204,7 +204,7 @@ def fakes(mode: FakeTensorMode, model: torch.nn.Module, device: torch.device) ->
                 base = bases.setdefault(storage._cdata, torch.empty(storage.nbytes(), dtype=torch.uint8, device=device))
                 typed = base[: len(base) // tensor.itemsize * tensor.itemsize].view(tensor.dtype)
                 fake = typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-            made[name] = torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
+            made[id(tensor)] = torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
     return made
 
 

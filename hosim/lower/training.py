@@ -25,7 +25,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.stateless import _reparametrize_module
 
 from hosim.errors import InputError
 from hosim.importers.torch_run import PlaceholderInput, quiet
@@ -37,6 +36,7 @@ from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.sharded import Shards, shards_of
 from hosim.lower.sharded_tensors import local, sharded_like
+from hosim.lower.stand_ins import python_state_kept, stand_ins
 from hosim.lower.step_ops import StepOp
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
@@ -265,7 +265,8 @@ def _trace(
     if exchanges is not None:
         handles += exchanges.register(fakes, update.learned)
     exchanging = nullcontext() if exchanges is None else exchanges.tracing(fakes)
-    with _reparametrize_module(model, replaced, tie_weights=True), exchanging:
+    by_id = {id(t): fakes[id(t)] for t in named.values()}
+    with python_state_kept(model), stand_ins(model, by_id), exchanging:
         module = make_fx(step, tracing_mode="real")(*flat)
     for handle in handles:
         handle.remove()

@@ -64,7 +64,10 @@ def test_generating_and_what_cannot():
         assert torch.equal(ours.generate(PROMPT, max_new_tokens=5, do_sample=True), sampled)
         assert len(ours.programs) == 2
         assert torch.equal(ours(input_ids=PROMPT, use_cache=False).logits, whole)
-        fixed = "generate on an offloaded model needs a cache of fixed sizes: give it cache_implementation='static' (got {})"
+        fixed = (
+            "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for each token: give generate "
+            "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...) (got {})"
+        )
         assert refused(ours, PROMPT, cache_implementation="dynamic") == fixed.format("DynamicCache")
         assert refused(ours, PROMPT, past_key_values=transformers.DynamicCache(config=model.config)) == fixed.format("DynamicCache")
         assert refused(ours, PROMPT, use_cache=False) == fixed.format("no cache")
@@ -86,6 +89,50 @@ def test_generating_and_what_cannot():
     assert found() is None
     assert type(weight) is torch.nn.Parameter
     assert same(list(model.parameters()), before)
+
+
+def decoded(call, config, first=PROMPT, tokens=4):
+    """The logits of a loop over a cache of one's own, and what the cache has then."""
+    cache, now, logits = transformers.StaticCache(config=config, max_cache_len=12), first, []
+    for _ in range(tokens):
+        with torch.no_grad():
+            result = call(now, past_key_values=cache, use_cache=True)
+        assert result.past_key_values is cache
+        logits.append(result.logits)
+        now = result.logits[:, -1:].argmax(-1)
+    return logits, [(layer.keys, layer.values) for layer in cache.layers], cache.get_seq_length()
+
+
+def test_a_loop_of_ones_own_with_a_cache():
+    """The same programs as generate's: one for the prompt, one for all tokens; calls without a cache stay as they are."""
+    model = model_of("gpt2", num_hidden_layers=1)
+    wanted = decoded(model, model.config)
+    with torch.no_grad():
+        whole = model(input_ids=PROMPT, use_cache=False).logits
+    with offloaded(model, policy="layerwise", parameters={}) as ours:
+        assert same(decoded(ours, model.config), wanted)
+        assert len(ours.programs) == 2
+        assert torch.equal(ours(input_ids=PROMPT, use_cache=False).logits, whole)
+        own = transformers.StaticCache(config=model.config, max_cache_len=12)
+        for given, message in [
+            ({"past_key_values": transformers.DynamicCache(config=model.config)}, "needs a cache of fixed sizes, .*got DynamicCache"),
+            ({"past_key_values": own, "use_cache": False}, "call it with use_cache=True"),
+            ({"past_key_values": own, "return_dict": False}, "not with return_dict=False"),
+            ({"past_key_values": own, "input_ids": PROMPT}, "given twice"),
+        ]:
+            with pytest.raises(InputError, match=message):
+                ours(PROMPT, **given)
+        assert same(decoded(ours, model.config), wanted)  # a refusal changes nothing
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3", "gemma"])
+def test_loops_of_families(name):
+    model = model_of(name)
+    wanted = decoded(model, model.config), decoded(model, model.config, PROMPT[:1, :3])
+    with offloaded(model) as ours:
+        assert same((decoded(ours, model.config), decoded(ours, model.config, PROMPT[:1, :3])), wanted)
+        assert len(ours.programs) == 4
 
 
 @pytest.mark.long

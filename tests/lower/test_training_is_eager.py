@@ -388,6 +388,65 @@ def test_a_buffer_that_the_model_replaces_is_refused():
         hosim.offload(model, {"x": X}, optimizer=sgd(model.parameters()), loss=loss_of, **SMALL)
 
 
+class Twice(Layers):
+    """One module under several names."""
+
+    def __init__(self):
+        super().__init__()
+        self.again = self.layers[2]
+        self.both = torch.nn.Sequential(self.again, torch.nn.ReLU(), self.layers[4])
+
+    def forward(self, x):
+        return super().forward(self.both(self.again(x)))
+
+
+def test_a_module_with_several_names():
+    """The model has its own parameters afterwards, and not those of the trace."""
+    models, _, _, same = trained(steps=2, model=Twice)
+    assert same
+    assert all(type(p) is torch.nn.Parameter for p in models[1].parameters())
+    assert equal(models)
+    assert torch.equal(*(model(X) for model in models))
+
+
+class Counting(Layers):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.last = 1, None
+
+    def forward(self, x):
+        self.last = super().forward(x)
+        return self.last * self.calls
+
+
+class Counted(Layers):
+    def __init__(self):
+        super().__init__()
+        self.calls = 1
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+@pytest.mark.parametrize("optimizer", [sgd, None])
+def test_python_numbers_that_forward_changes_are_refused(optimizer):
+    """A captured program would compute with the number of its capture. What else forward keeps is as it was before."""
+    model = Counted()
+    how = {"optimizer": optimizer(model.parameters()), "loss": loss_of} if optimizer else {}
+    with pytest.raises(InputError, match="Counted changes its 'calls' at each call, which a captured program would not do again"):
+        hosim.offload(model, {"x": X}, **how, **SMALL)
+    assert model.calls == 1
+    assert equal((model, Layers()))
+
+
+def test_what_forward_keeps_is_as_before():
+    models, _, _, same = trained(steps=2, model=Counting)
+    assert same
+    assert equal(models)
+    assert models[1].last is None
+
+
 def test_a_compiled_part_is_refused():
     model = Layers()
     model.layers[1]._compiled_call_impl = model.layers[1].forward  # as its method compile() leaves it
