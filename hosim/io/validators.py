@@ -89,8 +89,10 @@ def path_of(loc: tuple[int | str, ...]) -> str:
 
     >>> path_of(("ops", 3, "inputs", 0))
     'ops[3].inputs[0]'
+    >>> path_of(("ops", 3, "also_on", ""))
+    "ops[3].also_on['']"
     """
-    parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc if step != "[key]")
+    parts = (f"[{step!r}]" if step == "" or isinstance(step, int) else f".{step}" for step in loc if step != "[key]")
     return "".join(parts).removeprefix(".")
 
 

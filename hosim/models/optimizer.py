@@ -37,7 +37,8 @@ def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
-            waits = list(t.last_ops.values()) if after is None else list(after)
+            either = "/" in run.optimizer_on  # as on the device, where an update waits for its gradient alone
+            waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
             return _on_another(t, run, run.optimizer_on, learned, master, waits if run.update == "synchronous" else [], is_shard)
         for parameter, gradient in learned:
             states = _states(t, parameter, master, run.states_home)

@@ -96,6 +96,10 @@ WORKLOADS = {
         "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"ddr": -1}}]}',
         "ops[0].also_on.ddr: expected at least 0, got -1",
     ),
+    "also_on without a name": (
+        "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"": 5}}]}',
+        "ops[0].also_on['']: expected text that is not empty, got ''",
+    ),
     "also_on twice": (
         "{" + W + "," + T + ', "ops": [' + OP[:-1] + ', "also_on": {"ddr": 1, "ddr": 2}}]}',
         "key 'ddr' is given twice in one object; keep one of them",

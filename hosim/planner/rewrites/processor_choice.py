@@ -4,8 +4,9 @@ Ops that share a tensor that outlives the step, such as the experts of a layer, 
 choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
 From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
-groups are. These trials are planned with little effort, and the best of them as carefully as the uniform ones. :func:`every_choice` tries
-all of a few ops.
+groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
+ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too: an update that follows its
+gradient leaves room whichever processor it runs on. :func:`every_choice` tries all of a few ops.
 
 What only ops of a tier's processor use, and what the workload leaves free, starts in that tier. Everything else about a plan for fixed
 processors is the policy's, with the moves that other processors force (:mod:`hosim.schedule.around_processors`).
@@ -16,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import inf, prod
+from operator import itemgetter
 
 from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import Edits, on_processors
@@ -27,6 +30,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
+from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.processors import others_of, tier_of
 
 Initial = Mapping[int, tuple[str, ...]]
@@ -44,8 +48,8 @@ _ALL = 16
 """Choices up to which each is tried: of all ops, else of all groups."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
-_FINAL = 2
-"""Trials that are planned carefully in the end."""
+_FINAL, _NEAR = 2, 1.05
+"""Trials that are planned carefully in the end, and how much longer they may take than the choice from which they began."""
 
 
 def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
@@ -59,13 +63,17 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     if prod([1 + len(others_of(graph.ops[i], hardware)) for group in groups for i in group]) <= _ALL:
         groups = [(i,) for group in groups for i in group]
     search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups)
-    uniform, quick = search.uniform(), replace(search, plans={}, settings={"effort": 0.0})
-    quick.judge_all(uniform)
-    trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
-    _vary(quick, quick.best or uniform[0], trials)
-    for choice in quick.ranked()[:_FINAL]:
-        search.judge(choice)
+    uniform = search.uniform()
     search.judge_all(uniform)
+    begin = search.best or uniform[0]
+    quick = replace(search, plans={}, settings={"effort": 0.0, "rivals": False})
+    quick.edits = search.edits = search.edits_of_best()
+    if parameters["effort"] == 0 and begin in search.plans:
+        quick.plans[begin] = search.plans[begin]
+    trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
+    _vary(quick, begin, trials)
+    for choice in quick.worth_a_plan(begin):
+        search.judge(choice)
     return search.found()
 
 
@@ -82,7 +90,7 @@ def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make
     groups = [(i,) for i in graph.movable if others_of(graph.ops[i], hardware)]
     if not groups:
         return make(graph, {}, {})
-    search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups)
+    search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups, in_place=False)
     choices = list(product(*search.allowed))
     search.settings = {"limit": parameters["limit"] / len(choices)}
     search.judge_all(choices)
@@ -101,10 +109,15 @@ class _ChoiceSearch:
     settings: Mapping[str, float] = field(default_factory=dict)
     plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
     bounds: dict[Choice, int] = field(default_factory=dict)
+    edits: Edits | None = None
+    """What is changed about the graph beside the processors, where they are not uniform."""
+    in_place: bool = True
+    """Whether plans are also made for :func:`~hosim.planner.rewrites.in_place.updated_in_place`, which may leave out the best one."""
 
     def __post_init__(self) -> None:
         ops = self.graph.ops
         self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
+        self._uniform = frozenset(self.uniform())
 
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""
@@ -129,6 +142,16 @@ class _ChoiceSearch:
             self.plans[choice] = self._planned(choice)
         return self.best == choice
 
+    def edits_of_best(self) -> Edits | None:
+        """The changes to the graph of the best plan so far."""
+        best = self.best
+        if best is None:
+            return None
+        found = self.plans[best]
+        assert not isinstance(found, InfeasibleError)
+        edits = found[1].edits
+        return edits if edits is not None and (edits.order or edits.recompute) else None
+
     @property
     def best(self) -> Choice | None:
         """The best choice that fits."""
@@ -138,6 +161,16 @@ class _ChoiceSearch:
         """The choices that fit, the best first."""
         fitting = [choice for choice, found in self.plans.items() if not isinstance(found, InfeasibleError)]
         return sorted([choice for choice in fitting if not self._cost(choice).infeasible], key=self._cost)
+
+    def worth_a_plan(self, begin: Choice) -> list[Choice]:
+        """The best choices, of those that are about as good as ``begin`` or better."""
+        most = self.ns(begin) * _NEAR
+        return [choice for choice in self.ranked()[:_FINAL] if self.ns(choice) <= most]
+
+    def ns(self, choice: Choice) -> float:
+        """Nanoseconds of the step with a choice; endless for one that does not fit, or was not worth a plan."""
+        found = self.plans.get(choice)
+        return inf if found is None or isinstance(found, InfeasibleError) or found[0].infeasible else found[0].makespan_ns
 
     def found(self) -> Plan:
         """The best plan; raises the error of the first choice if none fits."""
@@ -168,15 +201,34 @@ class _ChoiceSearch:
         return self.bounds[choice]
 
     def _planned(self, choice: Choice) -> tuple[PlanCost, Plan] | InfeasibleError:
+        """The plan for a choice, or the better of two plans: for the graph, and for :func:`updated_in_place`.
+
+        Both are made for uniform choices. For others only the second is, unless it does not hold for the graph.
+        """
         chosen = self._chosen(choice)
-        graph = on_processors(self.graph, chosen)
-        try:
-            plan = self.make(graph, starts(graph, self.hardware), self.settings)
-        except InfeasibleError as error:
-            return error
-        before = plan.edits or Edits(graph)
-        made = replace(plan, edits=replace(before, base=self.graph, processors=chosen))
-        return plan_cost(made, replay(made, self.hardware, self.budget)), made
+        edits = Edits(self.graph, processors=chosen)
+        uniform, graph = choice in self._uniform, edits.graph()
+        if self.edits is not None and graph.elsewhere and not uniform:
+            edits = replace(self.edits, processors=chosen)
+            graph = edits.graph()
+        plans: list[tuple[PlanCost, Plan]] = []
+        refused, changing = None, updated_in_place(graph) if self.in_place else graph
+        for standin in (graph,) if changing is graph else (changing, graph):
+            if plans and not uniform:
+                break
+            try:
+                made = self.make(standin, starts(graph, self.hardware), self.settings)
+            except InfeasibleError as error:
+                refused = refused or error
+                continue
+            before = edits if made.edits is None else replace(made.edits, base=self.graph, processors=chosen)
+            made = replace(made, graph=graph if made.edits is None else before.graph(), edits=before)
+            if standin is graph or not verify(made, self.hardware, self.budget):
+                plans.append((plan_cost(made, replay(made, self.hardware, self.budget)), made))
+        if not plans:
+            assert refused is not None
+            return refused
+        return min(plans, key=itemgetter(0))
 
 
 def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
@@ -262,15 +314,28 @@ def _kinds(search: _ChoiceSearch) -> Iterator[tuple[list[int], str]]:
 
 
 def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: str) -> None:
-    """Take more and fewer of ``members`` to a processor, from ``begin`` on: half the step at each trial that does not help."""
-    n = len(members)
-    for ways in (_even, _last, _first):
-        count, step = n // 2, max(1, n // 4)
-        while step and trials.left > 0:
-            for k in dict.fromkeys((count, count - step, count + step)):
-                if 0 < k < n and trials.judge(_moved(begin, [members[j] for j in ways(n, k)], processor)):
-                    count = k
-            step //= 2
+    """Take more and fewer of ``members`` to a processor: halfway between the best number so far and those tried beside it.
+
+    Half of the trials are spent on numbers spread evenly over the step, the others from there on its first and its last members.
+    """
+    n, best = len(members), len(members) // 2
+    for ways, until in ((_even, trials.left // 2), (_first, trials.left // 4), (_last, 0)):
+        known = {k: trials.search.ns(_moved(begin, members[:k], processor)) for k in (0, n)}
+        following = best
+        while 0 < following < n and trials.left > until:
+            choice = _moved(begin, [members[j] for j in ways(n, following)], processor)
+            trials.judge(choice)
+            known[following] = trials.search.ns(choice)
+            best = min(known, key=lambda k: (known[k], k))
+            following = _halfway(sorted(known), best)
+        best = best if 0 < best < n else _halfway(sorted(known), best)
+
+
+def _halfway(tried: Sequence[int], best: int) -> int:
+    """The number halfway to the farther of the neighbours of ``best``; 0 if there is none."""
+    place = tried.index(best)
+    near = [other for other in tried[max(0, place - 1) : place + 2] if abs(other - best) > 1]
+    return (best + max(near, key=lambda other: abs(other - best))) // 2 if near else 0
 
 
 def _moved(choice: Choice, members: Iterable[int], processor: str) -> Choice:

@@ -37,13 +37,15 @@ def plan(
     recompute: bool | None,
     placement: str = PLANNED,
     judge: Judge = replay,
+    rivals: bool = True,
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
     ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
     that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or
     :data:`hosim.schedule.placement.PLANNED`.
-    ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves.
+    ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
+    policies are not asked for plans.
     """
     rule = planned_placement(placement, hardware)
     search: Callable[..., Evaluation]
@@ -55,10 +57,12 @@ def plan(
         allowed = is_repeatable(graph)
         reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
         asked, search = None, partial(graph_rewrites.search, reorder=reorder, recompute=recompute)
-    others = partial(static_rivals, placement=asked)
+    others = partial(static_rivals, placement=asked) if rivals else None
     try:
         return search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
     except InfeasibleError:
+        if not rivals:
+            raise
         fitting = []
         for plan in rivals_at_runtime(graph, hardware, budget_bytes, asked):
             cost = plan_cost(plan, judge(plan, hardware, budget_bytes))
