@@ -37,7 +37,8 @@ def exchanges(graphs: Sequence[Graph]) -> tuple[Mapping[int, StageExchange], ...
                 members.setdefault(op.message, []).append((stage, i))
             elif op.kind in (SEND, RECV):
                 raise InputError(
-                    f"the {op.kind} {op.name!r} has no message, so nothing says which op of another stage it belongs to; give both one",
+                    f"the {op.kind} {op.name!r} has no message, so nothing says which op of another stage it belongs to; give both one, "
+                    "or a model alone, which stands for all of its stages",
                     source=_source(stage),
                 )
     of_stage: list[dict[int, StageExchange]] = [{} for _ in graphs]

@@ -71,7 +71,8 @@ def plan_stages(
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is not what it should be, a message is sent or received by one stage alone or in other sizes, or the stages wait for
+        one another for ever.
     InfeasibleError
         If the policy finds no plan for a stage within the budget; the error names the stage.
 
@@ -86,10 +87,12 @@ def plan_stages(
     >>> len(hosim.plan_stages(step, "h100", "resident"))
     2
     """
+    from hosim.analysis.stage_messages import exchanges
     from hosim.errors import InfeasibleError
     from hosim.study.run_policy import check, make_plan
 
     graphs = stages_of(workload)
+    exchanges(graphs)  # what does not fit together need not be planned first
     profile = replace(machine(hardware), devices=len(graphs))
     choice = as_choice(policy)
     plans = []

@@ -41,12 +41,14 @@ SCREENS = (
     "fit w.json -H toy -b 80B -p layerwise --smallest channels.h2d.bandwidth=0.1..0.9GB/s:9 --slowdown 3",
     "fit w.json -H toy -b 20B --smallest channels.h2d.bandwidth=1..9GB/s:9",
     "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3",
+    "pipeline first.json last.json -H toy -p layerwise",
     "validate trace.json",
     "calibrate trace.json",
     "import trace.json -o traced.json && workload show traced.json",
     "check -c cases.toml && baseline write -c cases.toml && check -c cases.toml && baseline show toy -c cases.toml",
     "hardware list  # 80 columns",
     "policies  # 80 columns",
+    "pipeline first.json last.json -H toy -p layerwise -b 45B  # 80 columns",
     "plan w.json -H toy -b 60B --explain  # 60 columns",
     "plan w.json -H toy -b 60B --explain --top 2  # 80 columns",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,belady --devices 2  # 80 columns",
@@ -75,8 +77,24 @@ def files() -> None:
     graph = b.build()
     save_workload(graph, "w.json")
     save_plan(plan(graph, "toy", budget="60B"), "plan.json")
+    _stages()
     Path("trace.json").write_text(json.dumps(step()))
     Path("cases.toml").write_text('[cases.toy]\nworkload = "w.json"\nhardware = "toy"\npolicy = "hyperoffload"\nbudget = "60B"\n')
+
+
+def _stages() -> None:
+    """Two stages of a pipeline, one of which sends to the other."""
+    first, last = GraphBuilder("first"), GraphBuilder("last")
+    for b in (first, last):
+        b.tensor("x", 30)
+    first.op("f", "matmul", outputs=["x"], duration_ns=50)
+    first.op("put", "send", inputs=["x"], stream="comm", message="x", duration_ns=10)
+    weight = last.tensor("w", 40, "parameter", "ddr")
+    last.op("get", "recv", outputs=["x"], stream="comm", message="x", duration_ns=10)
+    last.op("g", "matmul", inputs=["x", weight], duration_ns=70)
+    for b in (first, last):
+        graph = b.build()
+        save_workload(graph, f"{graph.name}.json")
 
 
 def screen(commands: str) -> str:

@@ -50,6 +50,21 @@ def test_json_table_and_trace(tmp_path, pair):
     assert {("f", 0, 0.05), ("put", 0.05, 0.01), ("get", 0, 0.06), ("g", 0.06, 0.07)} <= slices
 
 
+def test_the_table_says_whose_stages_they_are_and_what_ties_them(tmp_path, pair):
+    said = " ".join(run(app, ARGUMENTS).stdout.split())
+    assert said.startswith("2 stages of first to last on toy;")
+    assert "Planned by layerwise, each stage alone" in said
+    assert "message" not in said
+    assert "on_demand decides while the stages run." in " ".join(run(app, [*ARGUMENTS[:-1], "on_demand"]).stdout.split())
+    b = hosim.GraphBuilder("alone")
+    b.tensor("x", 30)
+    b.op("f", "matmul", outputs=["x"], duration_ns=50)
+    hosim.save_workload(b.build(), tmp_path / "alone.json")
+    said = " ".join(run(app, ["pipeline", "alone.json", "alone.json", *ARGUMENTS[3:]]).stdout.split())
+    assert said.startswith("2 stages of alone on toy;")
+    assert said.endswith("No op of these workloads has a message, so no stage waits for another one.")
+
+
 def test_what_does_not_fit(pair):
     assert run(app, [*ARGUMENTS, "-b", "50B"]).exit_code == 3  # x and w take 70 B
     plans = [hosim.Plan(pair[0]), hosim.Plan(pair[1], initial={1: ("ddr", "hbm")})]
@@ -66,6 +81,7 @@ def test_what_does_not_fit(pair):
         (["gpt2:phase=train"], "expected a model with pipeline=2 or more"),
         (["first.json", "first.json"], "expected one send and one recv of the message 'x'"),
         (["first.json", "nonesuch.json"], "nonesuch.json"),
+        (["gpt2:phase=train:sequence=8:layers=2:pipeline=2"] * 2, "or a model alone, which stands for all of its stages"),
     ],
 )
 def test_wrong_workloads(arguments, said):
