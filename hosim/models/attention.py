@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, UNKNOWN, causal_kernel
 from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
-MODES = ("causal", "masked", "math")
+MODES = ("causal", "masked", "math", "scores")
 """``causal``: the fused kernel in causal mode, with grouped heads inside. ``masked``: the fused kernel with an explicit mask and keys
 repeated to the queries' heads, which transformers runs if it cannot see that the mask is causal (when traced). ``math``: no fused kernel
-supports these heads, and scores are in memory (torch with heads of unequal width).
+supports these heads, and scores are in memory (torch with heads of unequal width). ``scores``: they are in memory in the dtype of the step,
+between two products and one kernel that scales, masks and takes the softmax, as Megatron-LM has it without a fused kernel.
+"""
+
+_MOVED = {"math": (34, 0), "scores": (12, 17)}
+"""Where scores are in memory, the bytes of each that attention and its gradient move (0: what the gradient reads and writes).
+
+torch's math path goes over its scores some nine times, in four bytes. With ``scores``, in two bytes and one for a mask, a product writes
+them, the softmax and dropout read and write them, and a product reads what is left. Going backward, a product reads that and another one
+writes its gradient, which goes through dropout with the mask and through the softmax with its result, and two products read it.
 """
 
 
@@ -30,6 +40,7 @@ def attention(
     drops: bool = False,
     window: int = NO_WINDOW,
     library: str | None = None,
+    again: bool = False,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer heads, keys, width].
 
@@ -38,7 +49,11 @@ def attention(
     last queries being those of the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training;
     ``math`` keeps which. ``window``: how many keys a query reads at most.
     ``library``: whose kernels these are, of :data:`hosim.costmodel.kernels.attention_time.FLASH` (none: those of an inference engine).
+    ``again``: it is computed again for its gradient, so that nothing but its inputs and its result is kept.
     """
+    if again:
+        more: Any = {"mode": mode, "extra": extra, "label": label, "causal": causal, "drops": drops, "window": window, "library": library}
+        return t.checkpointed(lambda q, k, v: attention(t, q, k, v, mask, **more), q, k, v)
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
     if mode != "causal" and k.shape[1] < heads:
@@ -59,11 +74,12 @@ def attention(
     inputs = [*seen, *(x for x in extra if x.tensor not in {s.tensor for s in seen})]
     # beside its result: the softmax' statistics, the mask as numbers; or scores before and after softmax and which rows are masked
     spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None and not training else 0
-    workspace = 9 * scores if mode == "math" else spare
-    # torch's math path goes over its scores some nine times, in four bytes
-    accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + (34 * scores if mode == "math" else 0)
+    in_memory, wide = mode in _MOVED, "fp32" if mode == "math" else q.dtype
+    workspace = {"math": 9, "scores": 2 * ITEM_BYTES[q.dtype]}[mode] * scores if in_memory else spare
+    moved, moved_back = [scores * count for count in _MOVED.get(mode, (0, 0))]
+    accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + moved
     if not training:
-        workspace += 0 if mode == "math" else statistics
+        workspace += 0 if in_memory else statistics
         return t.op(
             label,
             "attention",
@@ -76,27 +92,26 @@ def attention(
             sizes=sizes,
             computes=k.computes,
         )
-    if mode == "math":  # the probabilities are kept, in the dtype in which that path computes
-        kept: tuple[tuple[int, ...], str] = ((batch, heads, queries, keys), "fp32")
-    else:
-        kept = ((batch, heads, queries), "fp32")
-    results = [(shape, q.dtype), kept]
-    if mode == "math" and drops:
-        results.append(((batch, heads, queries, keys), "bool"))
+    every = (batch, heads, queries, keys)
+    results: list[tuple[tuple[int, ...], str]] = [(shape, q.dtype), (every, wide) if in_memory else (every[:-1], "fp32")]
+    if in_memory and drops:  # the probabilities are kept, and of ``scores`` what dropout leaves of them
+        results += [(every, "bool"), (every, wide)][: 2 if mode == "scores" else 1]
     y, lse, *dropped = t.ops(
         label, "attention", inputs, results, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes
     )
 
     def gradient(g: Value) -> None:
         # the fused kernel computes the scores again: five products for the two going forward
-        work = 2 * scores * ((2 if mode == "math" else 3) * width + 2 * out_width)
+        work = 2 * scores * ((2 if in_memory else 3) * width + 2 * out_width)
+        taken = [g, *seen, y, lse, *dropped]
         grads = t.ops(
             f"{label}.grad",
             "attention",
-            [g, *seen, y, lse, *dropped],
+            taken,
             [(x.shape, x.dtype) for x in (q, k, v)],
             flops=work,
-            workspace=lse.size if mode == "math" else statistics,
+            accessed=sum([x.size for x in (*taken[: -1 - len(dropped)], q, k, v)]) + moved_back if moved_back else None,
+            workspace=lse.size if in_memory else statistics,
             kernel=f"{library or 'context'}_gradient" if context else "",
             sizes=sizes if context else (),
         )

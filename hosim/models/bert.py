@@ -41,7 +41,7 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
             with t.scope(f"bert.encoder.layer.{n}"):
                 return _layer(t, config, run, x)
 
-        x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
     with t.scope("cls.predictions"):
         with t.scope("transform"):
             x = normed(t, run, "LayerNorm", gelu(t, run, dense(t, run, "dense", x, width)))

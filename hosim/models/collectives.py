@@ -14,8 +14,9 @@ STREAM = "comm"
 _OF_OWN_TOKENS = (".gate.", "_a_proj", "_a_layernorm")
 """What names say of parameters that are as wide as no hidden state and are used before tokens are gathered: routers, latent vectors."""
 
-RECEIVES = "recv"
-"""The stream of what arrives from other stages that run together with this one: in a group of NCCL, sends and receives run at once."""
+RECEIVES, SENDS = "recv", "send"
+"""The streams of messages between stages that run together: in a group of NCCL, sends and receives run at once, and beside the collectives
+of devices that share a stage, which have a communicator of their own."""
 
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
@@ -67,6 +68,8 @@ def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
     kind, label = ("all_gather", "gather_tokens") if gathers else ("reduce_scatter", "scatter_tokens")
     shape = (*outer, tokens * run.tensor if gathers else tokens // run.tensor, width)
     y = shared(t, run, x, label, kind, shape, run.tensor)
+    if gathers and run.regather:
+        t.dropped(y, lambda: shared(t, run, replace(x, node=0), f"{label}.again", kind, shape, run.tensor))
 
     def gradient(g: Value) -> None:
         back = "reduce_scatter" if gathers else "all_gather"
@@ -149,7 +152,8 @@ def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) 
 def sent(t: Tape, run: Run, x: Value, label: str = "send", border: str = "") -> None:
     """``x`` goes over a ``border``, without one to the next stage."""
     message = t.micro_batch + (border or f"activation.{run.stage + 1}") if run.tied else ""
-    t.ops(label, "send", [x], [], stream=STREAM, duration_ns=ns_to_send(run, x.size), message=message)
+    stream = SENDS if run.tied else STREAM
+    t.ops(label, "send", [x], [], stream=stream, duration_ns=ns_to_send(run, x.size), message=message)
 
 
 def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:

@@ -101,6 +101,7 @@ class Run:
     results of products, attention and collectives, too, and run only the other ops again; ``every_other_product``: of a layer's products
     only the first, the third and so on, as torchtitan does. ``kept_dtype``: how a layer's input is packed while it is kept (none: not at
     all), as a cache is: it is packed once the layer has read it, and unpacked before the layer runs again.
+    ``recompute_attention``: attention alone is computed again, from queries, keys and values (Megatron-LM's selective recomputation).
     ``logits`` of a prefill: of the ``last`` position or of ``all``.
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
     narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
@@ -111,7 +112,8 @@ class Run:
     collectives take the time of their bytes in the device tier.
 
     ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
-    2023), in training; the tokens of all are kept where a product reads them.
+    2023), in training; the tokens of all are kept where a product reads them, or with ``regather`` gathered again for the gradient of its
+    weight, as Megatron-LM does.
 
     ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring (:mod:`hosim.models.ring_attention`), with
     a window by gathering keys (:mod:`~hosim.models.gathered_attention`), with learned scores by exchanging heads
@@ -161,6 +163,7 @@ class Run:
     checkpoint_layers: int | None = None
     selective: bool = False
     every_other_product: bool = False
+    recompute_attention: bool = False
     kept_dtype: str | None = None
     logits: str = "last"
     cache: bool = True
@@ -172,6 +175,7 @@ class Run:
     stage: int = 0
     link_bytes_per_s: int | None = None
     sequence_parallel: bool = False
+    regather: bool = False
     context_parallel: int = 1
     micro_batches: int | None = None
     schedule: str = "1f1b"

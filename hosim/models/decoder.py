@@ -60,7 +60,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     x, pending = engine_layer(t, layer_sizes(config, n), run, n, x, pending, (*(shared.turns or ()), *shared.slopes))
             else:
-                x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+                x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
@@ -218,9 +218,9 @@ def _grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Pos
         elif run.context_parallel > 1:
             y = ring_attention(t, run, q, k, v)
         else:
-            library = run.attention_kernel
+            mode, library, again = run.attention, run.attention_kernel, run.recompute_attention
             y = attention(
-                t, q, k, v, shared.mask, mode=run.attention, extra=extra, causal=True, drops=drops, window=window, library=library
+                t, q, k, v, shared.mask, mode=mode, extra=extra, causal=True, drops=drops, window=window, library=library, again=again
             )
     y = projected(t, run, names.out, y.view(batch, tokens, heads * width), hidden, bias=config.out_bias)
     return all_reduced(t, run, y)
@@ -279,8 +279,9 @@ def _latent_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
-        y = attention(t, q, k, v, shared.mask, mode=run.attention, causal=True, window=keys_read(config, run))
-        if run.attention == "math":  # its result lies in the order of heads, and is put in that of tokens
+        again = run.recompute_attention
+        y = attention(t, q, k, v, shared.mask, mode=run.attention, causal=True, window=keys_read(config, run), again=again)
+        if run.attention in ("math", "scores"):  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
 

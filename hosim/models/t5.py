@@ -75,7 +75,7 @@ def _stack(t: Tape, config: T5, run: Run, x: Value, layers: range, half: str, me
             with t.scope(f"block.{n}"):
                 return _layer(t, config, run, x, half, memory, bias)
 
-        x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
     return dropout(t, _norm(t, run, "final_layer_norm", x), config.dropout)
 
 

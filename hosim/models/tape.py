@@ -114,6 +114,7 @@ class Tape:
         self._processor = ""
         self._also_on = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
+        self._makers_again: dict[str, Callable[[], Value]] = {}
         # results that selective recomputation does not compute again, and None where it does
         self._keeps: deque[tuple[Value, ...] | None] | None = None
         self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
@@ -224,6 +225,8 @@ class Tape:
         unread. A result that is the gradient of a parameter is of kind
         ``gradient``, if it is the first one.
         """
+        if self._phase == BACKWARD and self._makers_again:
+            inputs = [self._made_again(v) for v in inputs]
         keeps = self._keeps if flops or kind in COLLECTIVE_KINDS else None
         if keeps is not None and self._phase == RECOMPUTE:
             stands = keeps.popleft()
@@ -388,38 +391,50 @@ class Tape:
             if (arrived := self.take(value)) is not None:
                 passes_on(arrived)
 
-    def checkpointed(self, function: Callable[[Value], Value], x: Value, run: Run) -> Value:
-        """``function(x)`` of which only ``x`` is kept; going backward it is computed again (torch's activation checkpointing).
+    def checkpointed(self, function: Callable[..., Value], *inputs: Value, run: Run | None = None) -> Value:
+        """``function(*inputs)`` of which only the inputs are kept; going backward it is computed again (torch's activation checkpointing).
 
-        ``run.kept_dtype``: ``x`` is packed for that, and unpacked when it is read again.
+        ``run.kept_dtype``: the inputs are packed for that, and unpacked when they are read again.
         ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again; with
         ``run.every_other_product``, of products those of the first, the third and so on.
         """
         if self._notes is None:
-            return function(x)
-        kept: deque[tuple[Value, ...] | None] = deque()
-        if run.selective:  # what is kept is what training keeps of an op, such as the statistics of a softmax
-            notes, self._notes, self._keeps = self._notes, [], kept
-            self._keeps_next = cycle((True, not run.every_other_product))
-            result = function(self.detached(x))
-        else:
-            notes, self._notes = self._notes, None
-            result = function(replace(x, node=0))
-        result = self.detached(result)
+            return function(*inputs)
+        kept: deque[tuple[Value, ...] | None] | None = deque() if run is not None and run.selective else None
+        notes, self._notes, self._keeps = self._notes, None if kept is None else [], kept
+        # what is kept is what training keeps of an op, such as the statistics of a softmax
+        self._keeps_next = cycle((True, run is None or not run.every_other_product))
+        result = self.detached(function(*[replace(x, node=0) if kept is None else self.detached(x) for x in inputs]))
         self._notes, self._keeps = notes, None
-        packed = x if run.kept_dtype is None else self.op("pack_kept", "copy", [replace(x, node=0)], x.shape, CACHES[run.kept_dtype])
+        dtype = CACHES[run.kept_dtype] if run is not None and run.kept_dtype is not None else None
+        packed = [x if dtype is None else self.op("pack_kept", "copy", [replace(x, node=0)], x.shape, dtype) for x in inputs]
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
-            start = x if packed is x else replace(self.op("unpack_kept", "copy", [packed], x.shape, x.dtype), node=x.node)
-            self._keeps = kept if run.selective else None
-            again = function(start)
+            starts = list(inputs)
+            if dtype is not None:
+                starts = [replace(self.op("unpack_kept", "copy", [p], x.shape, x.dtype), node=x.node) for p, x in zip(packed, inputs)]
+            self._keeps = kept
+            again = function(*starts)
             self._keeps = None
             notes, self._notes, self._phase = self._notes, None, BACKWARD
             self._play(again, g, notes)
 
         self.note(result, gradient)
         return result
+
+    def dropped(self, value: Value, make: Callable[[], Value]) -> None:
+        """Do not keep ``value`` for the backward pass: the first op there that reads it is preceded by what ``make`` emits."""
+        if self._notes is not None:
+            self._makers_again[value.tensor] = make
+
+    def _made_again(self, value: Value) -> Value:
+        make = self._makers_again.get(value.tensor)
+        if make is None:
+            return value
+        again = make()
+        self._makers_again[value.tensor] = lambda: again
+        return replace(value, tensor=again.tensor)
 
     def learned(self) -> Learned:
         """Parameters with their gradients, in the order of the parameters' first use."""

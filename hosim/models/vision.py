@@ -73,7 +73,7 @@ def vit(t: Tape, config: Vit, run: Run) -> Value:
                 with t.scope(f"layers.{n}"):
                     return _vit_layer(t, config, run, x)
 
-            x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+            x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         x = normed(t, run, "layernorm", x)
     first = _first_token(t, x)
     if not run.training:
@@ -137,7 +137,7 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
             with t.scope(f"blocks.{n}"):
                 return _dit_layer(t, config, run, x, condition)
 
-        x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
     out = config.patch_size**2 * config.in_channels * 2
     with t.scope("final_layer"):
         shift, factor = _modulation(t, run, condition, 2, width)

@@ -53,7 +53,7 @@ def whisper(t: Tape, config: Whisper, run: Run) -> Value:
                     with t.scope(f"layers.{n}"):
                         return _decoder_layer(t, config, run, x, memory)
 
-                x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+                x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
             x = normed(t, run, "layer_norm", x)
     if run.training:
         logits = linear(t, x, table, label="proj_out")
@@ -79,7 +79,7 @@ def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
                 with t.scope(f"layers.{n}"):
                     return _encoder_layer(t, config, run, x)
 
-            x = t.checkpointed(layer, x, run) if run.checkpoints(n) else layer(x)
+            x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         return normed(t, run, "layer_norm", x)
 
 
