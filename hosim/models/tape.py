@@ -411,9 +411,8 @@ class Tape:
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
-            starts = list(inputs)
-            if dtype is not None:
-                starts = [replace(self.op("unpack_kept", "copy", [p], x.shape, x.dtype), node=x.node) for p, x in zip(packed, inputs)]
+            pairs = zip(packed, inputs, strict=True)
+            starts = [x if p is x else replace(self.op("unpack_kept", "copy", [p], x.shape, x.dtype), node=x.node) for p, x in pairs]
             self._keeps = kept
             again = function(*starts)
             self._keeps = None
@@ -429,10 +428,9 @@ class Tape:
             self._makers_again[value.tensor] = make
 
     def _made_again(self, value: Value) -> Value:
-        make = self._makers_again.get(value.tensor)
-        if make is None:
+        if value.tensor not in self._makers_again:
             return value
-        again = make()
+        again = self._makers_again[value.tensor]()
         self._makers_again[value.tensor] = lambda: again
         return replace(value, tensor=again.tensor)
 
