@@ -51,8 +51,9 @@ def attention(
     ``library``: whose kernels these are, of :data:`hosim.costmodel.kernels.attention_time.FLASH` (none: those of an inference engine).
     ``again``: it is computed again for its gradient, so that nothing but its inputs and its result is kept.
     """
+    more: dict[str, Any]
     if again:
-        more: Any = {"mode": mode, "extra": extra, "label": label, "causal": causal, "drops": drops, "window": window, "library": library}
+        more = {"mode": mode, "extra": extra, "label": label, "causal": causal, "drops": drops, "window": window, "library": library}
         return t.checkpointed(lambda q, k, v: attention(t, q, k, v, mask, **more), q, k, v)
     batch, heads, queries, width = q.shape
     keys, out_width = k.shape[2], v.shape[-1]
@@ -85,20 +86,20 @@ def attention(
             "attention",
             inputs,
             shape,
+            q.dtype,
             flops=flops,
             accessed=accessed,
             workspace=workspace,
             kernel=kernel,
             sizes=sizes,
-            computes=k.computes,
+            computes=k.computes or q.dtype,
         )
     every = (batch, heads, queries, keys)
     results: list[tuple[tuple[int, ...], str]] = [(shape, q.dtype), (every, wide) if in_memory else (every[:-1], "fp32")]
     if in_memory and drops:  # the probabilities are kept, and of ``scores`` what dropout leaves of them
         results += [(every, "bool"), (every, wide)][: 2 if mode == "scores" else 1]
-    y, lse, *dropped = t.ops(
-        label, "attention", inputs, results, flops=flops, accessed=accessed, workspace=workspace, kernel=kernel, sizes=sizes
-    )
+    more = {"flops": flops, "accessed": accessed, "workspace": workspace, "kernel": kernel, "sizes": sizes, "computes": q.dtype}
+    y, lse, *dropped = t.ops(label, "attention", inputs, results, **more)
 
     def gradient(g: Value) -> None:
         # the fused kernel computes the scores again: five products for the two going forward

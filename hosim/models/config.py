@@ -123,7 +123,7 @@ class Run:
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add up (none: as many as there are pipeline
     stages). ``schedule`` is the order of their passes in a stage (:mod:`hosim.models.pipeline_schedule`), ``chunks`` in how many parts an
     interleaved one cuts the layers of a device. ``tied``: as one of stages that run together (docs/contract.md, rule 21): what is sent and
-    received has a message, and receives are on a stream of their own, ``recv``, each after what the device has computed before it.
+    received has a message, on streams of their own, ``send`` and ``recv``; a receive comes after what the device has computed before it.
 
     ``weights``: how the products of layers have their weights (none: in ``dtype``; :mod:`hosim.models.packed`), in groups of ``group``;
     ``packed``: ``all`` of them, or those of ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
