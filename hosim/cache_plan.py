@@ -58,6 +58,19 @@ class CacheOp:
     after: int = AT_START
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a solver has proved about all plans of a workload on a machine within a budget, in its order and with nothing run again.
+
+    ``bound_ns``: none of them takes less, if it starts what the workload puts below there and restores what lives on.
+    """
+
+    workload: Graph
+    hardware: Hardware
+    budget_bytes: int
+    bound_ns: int
+
+
 class MemoryView(Protocol):
     """What a runtime policy may look at while the replay runs. Positions are those of the plan's graph."""
 
@@ -133,6 +146,8 @@ class Plan(Deriving, InCells):
         The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are neither saved nor compared.
     judgement
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
+    proof
+        What a solver has proved about all plans of the workload. It is neither saved nor compared.
 
     Raises
     ------
@@ -161,6 +176,7 @@ class Plan(Deriving, InCells):
     edits: Edits | None = None
     made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
+    proof: Proof | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, expected, right in (

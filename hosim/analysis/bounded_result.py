@@ -36,11 +36,12 @@ def lower_bound_ns(
         durations = op_durations(workload, hardware)
         return free_order_bound_ns(workload, durations, hardware, budget_bytes)
     known = workload.derived_on(hardware, LowerBounds)
-    below = homes_below(workload, hardware)
-    return known.bound_ns(
-        budget_bytes,
-        result.makespan_ns,
-        repeats=repeats and plan.runtime is None,
-        homes_kept=all(plan.initial.get(t, home) == home for t, home in below.items()),
-        compete=compete,
-    )
+    repeats = repeats and plan.runtime is None
+    homes_kept = all(plan.initial.get(t, home) == home for t, home in homes_below(workload, hardware).items())
+    bound = known.bound_ns(budget_bytes, result.makespan_ns, repeats=repeats, homes_kept=homes_kept, compete=compete)
+    proof = plan.proof
+    if proof is None or not (repeats and homes_kept) or (proof.workload, proof.hardware) != (workload, hardware):
+        return bound
+    capacity = hardware.device.capacity_bytes
+    within = capacity if budget_bytes is None else min(budget_bytes, capacity)
+    return max(bound or 0, proof.bound_ns) if within == proof.budget_bytes else bound

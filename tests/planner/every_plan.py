@@ -63,7 +63,7 @@ def _walk(
         after = held
         for move in moves:
             after = after - {move.source} if move.op == DETACH else after | {str(move.destination)}
-        if use < count and t in graph.ops[use].reads and "hbm" not in after:
+        if use < count and t in graph.ops[use].reads and _tier(graph, use) not in after:
             continue
         if use == count:
             needed = starts if tensor.persistent else frozenset[str]()
@@ -77,8 +77,13 @@ def _use(
     graph: Graph, t: int, starts: frozenset[str], held: frozenset[str], places: list[int], done: tuple[CacheOp, ...]
 ) -> Iterator[tuple[CacheOp, ...]]:
     use = places[0]
-    after = frozenset({"hbm"}) if t in graph.ops[use].writes else held
+    after = frozenset({_tier(graph, use)}) if t in graph.ops[use].writes else held
     yield from _walk(graph, t, starts, after, use, places[1:], done)
+
+
+def _tier(graph: Graph, use: int) -> str:
+    """Where an op reads and writes."""
+    return graph.ops[use].processor or "hbm"
 
 
 def _moves(t: int, held: frozenset[str], at: int, use: int) -> Iterator[tuple[CacheOp, ...]]:

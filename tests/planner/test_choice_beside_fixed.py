@@ -1,6 +1,7 @@
 """Plans that choose processors beside plans of the same workload with all on the device, and with all on the CPU (docs/processors.md)."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from naive_replay import NaiveReplay
@@ -103,7 +104,7 @@ def overwriting(seed: int) -> tuple[Graph, Hardware]:
 def test_a_plan_for_what_is_updated_in_place_holds_for_what_is_overwritten(seed: int) -> None:
     """Its ops are the workload's, which only write; verifier and naive replay agree with the engine about it."""
     graph, hardware = overwriting(seed)
-    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.1)
+    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
     assert plan.workload is graph
     assert not any(op.mutates for op in plan.graph.ops)
     assert not verify(plan, hardware)
@@ -124,6 +125,23 @@ def test_all_choices_are_planned_for_the_workload_itself(seed: int) -> None:
     except InfeasibleError:
         return
     assert best <= replay(fixed, hardware).makespan_ns
+
+
+def test_the_optimum_drops_what_is_overwritten() -> None:
+    """f 5, g 5 without w, u 5 on the device, e beside them on the CPU: 15 ns. Where u changed w in place, w would come back in between."""
+    pytest.importorskip("ortools")
+    b = GraphBuilder("dropped")
+    b.tensor("w", 40, "parameter")
+    b.tensor("k", 1)
+    b.op("e", "any", outputs=["k"], duration_ns=1000, also_on={"ddr": 10})
+    b.op("f", "any", inputs=["w"], duration_ns=5)
+    b.op("g", "any", workspace_bytes=30, duration_ns=5)
+    b.op("u", "any", outputs=["w"], duration_ns=5, also_on={"ddr": 1000})
+    _, machine = overwriting(0)
+    hardware = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=60), machine.tiers[1]))
+    plan = registry.get("optimal").plan(b.build(), hardware)
+    assert plan.processors == {"e": "ddr", "u": ""}
+    assert replay(plan, hardware).makespan_ns == 15
 
 
 def test_whether_rivals_are_tried_is_no_option() -> None:

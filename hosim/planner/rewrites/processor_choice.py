@@ -19,16 +19,18 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf, prod
 from operator import itemgetter
+from typing import Any
 
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.verifier import verify
-from hosim.cache_plan import Plan
+from hosim.cache_plan import Plan, Proof
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import Edits, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.exact.proved_bound import proved_bound_ns
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.processors import others_of, tier_of
@@ -77,10 +79,11 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     return search.found()
 
 
-def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
+def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]) -> Plan:
     """The best plan over all choices of processors, for graphs with at most :data:`MOST_OPS` ops that have one.
 
-    The choices share the policy's ``limit``. Raises :class:`InputError` for more ops, and :class:`InfeasibleError` if no choice fits.
+    The choices share the policy's ``limit``, and as much again for a proof (:mod:`hosim.planner.exact.proved_bound`). Raises
+    :class:`InputError` for more ops, and :class:`InfeasibleError` if no choice fits.
     """
     if len(graph.movable) > MOST_OPS:
         raise InputError(
@@ -94,7 +97,11 @@ def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make
     choices = list(product(*search.allowed))
     search.settings = {"limit": parameters["limit"] / len(choices)}
     search.judge_all(choices)
-    return search.found()
+    plan, most = search.found(), search.least_found_ns
+    if most is None:
+        return plan
+    bound = min([search.proved_ns(choice, most, parameters) for choice in choices])
+    return replace(plan, proof=Proof(graph, hardware, budget_bytes, bound))
 
 
 @dataclass
@@ -183,6 +190,21 @@ class _ChoiceSearch:
         found = self.plans[best]
         assert not isinstance(found, InfeasibleError)
         return found[1]
+
+    @property
+    def least_found_ns(self) -> int | None:
+        """Nanoseconds of the step with the best choice that fits."""
+        best = self.best
+        return None if best is None else self._cost(best).makespan_ns
+
+    def proved_ns(self, choice: Choice, most_ns: int, parameters: Mapping[str, Any]) -> int:
+        """What no plan with these processors can beat that keeps the order of ops; ``most_ns`` if all of them take at least that."""
+        least = self._least_ns(choice)
+        if least >= most_ns:
+            return most_ns
+        graph = on_processors(self.graph, self._chosen(choice))
+        limit, seed, largest = self.settings["limit"], parameters["seed"], parameters["largest"]
+        return max(least, proved_bound_ns(graph, self.hardware, self.budget, most_ns, limit=limit, seed=seed, largest=largest))
 
     def _cost(self, choice: Choice) -> PlanCost:
         found = self.plans[choice]
