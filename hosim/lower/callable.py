@@ -20,6 +20,7 @@ from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_run import quiet
+from hosim.lower.compiled_models import CompiledModel
 from hosim.lower.guard import Guard
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
@@ -274,15 +275,15 @@ def inference(
     name: str,
     device: Device,
     load: Loader | None = None,
-    compiled: Mapping[str, Any] | None = None,
+    compiled: CompiledModel | None = None,
 ) -> Captured:
-    """``model`` exported for inputs like the example, on the device that is to run it, and compiled with settings of inductor, if given.
+    """``model`` exported for inputs like the example, on the device that is to run it, and compiled as ``compiled`` is, if given.
 
     Raises :class:`InputError` if it cannot be.
     """
     args, kwargs = _arguments(example_inputs)
-    if compiled is not None and device.torch_device.type != "cpu":
-        raise InputError(f"compiled models run on the CPU's machine alone, not on {device.torch_device}; offload the model uncompiled")
+    if compiled is not None:
+        compiled.require_cpu(device.torch_device)
     if _is_autocast():
         raise InputError(
             f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
@@ -309,7 +310,7 @@ def inference(
     if compiled is not None:
         from hosim.lower.compiled_program import compiled_program
 
-        program = compiled_program(program, compiled)
+        program = compiled_program(program, compiled.settings)
     own = {**exported.state_dict, **exported.constants, **own}
     held = {one.placeholder: own[one.name] for one in program.givens if one.own}
     models = {id(tensor) for tensor in named_tensors(model).values()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hosim.errors import InputError
+from hosim.lower.hooks_refused import require_no_hooks
 
 _REFUSED = {
     "triton.cudagraphs": "CUDA graphs, which keep their addresses",
@@ -18,8 +20,21 @@ _REFUSED = {
 }
 
 
-def uncompiled(model: Any) -> tuple[Any, Mapping[str, Any] | None]:
-    """The model that ``torch.compile`` was given, and the settings of inductor; ``None`` for a model that is not compiled.
+@dataclass(frozen=True)
+class CompiledModel:
+    """What ``torch.compile`` has made of a model (``module``), and the settings of inductor."""
+
+    module: Any = field(repr=False)
+    settings: Mapping[str, Any]
+
+    def require_cpu(self, device: torch.device) -> None:
+        """Raise :class:`InputError` for a device whose programs hosim does not read."""
+        if device.type != "cpu":
+            raise InputError(f"compiled models run on the CPU's machine alone, not on {device}; offload the model uncompiled")
+
+
+def uncompiled(model: Any) -> tuple[Any, CompiledModel | None]:
+    """The model that ``torch.compile`` was given, and what it made of it; ``None`` for a model that is not compiled.
 
     Raises :class:`InputError` for a model of which only parts are compiled, or in a way that cannot be offloaded.
     """
@@ -39,7 +54,8 @@ def uncompiled(model: Any) -> tuple[Any, Mapping[str, Any] | None]:
     if getattr(backend, "dynamic", None):
         raise InputError("the model is compiled with dynamic=True, and a plan is for fixed sizes; compile it without")
     _require_not_compiled(model._orig_mod)
-    return model._orig_mod, settings
+    require_no_hooks(model)
+    return model._orig_mod, CompiledModel(model, settings)
 
 
 def require_plannable(settings: Mapping[str, Any]) -> None:

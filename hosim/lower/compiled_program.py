@@ -8,7 +8,7 @@ of the plan. Inductor is asked not to reuse one buffer's memory for another, sin
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,24 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
 from hosim.errors import InputError
-from hosim.importers.torch_kernels import extent
+from hosim.lower.compiled_calls import OURS, InductorProgram, bind_calls
 from hosim.lower.compiled_models import require_plannable
-from hosim.lower.step_ops import StepOp
 from hosim.lower.torch_program import TorchProgram, read
-from hosim.lower.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, WrapperCall, WrapperText, read_wrapper
-
-_OURS: Mapping[str, Any] = {
-    "allow_buffer_reuse": False,
-    "memory_planning": False,
-    "cpp_wrapper": False,
-    "graph_partition": False,
-    "triton.cudagraphs": False,
-}
-"""Settings of inductor by which its text has one buffer for each result, and is one piece of Python."""
-
-_library = torch.library.Library("hosim_step", "FRAGMENT")
-_library.define("fused(Tensor[] reads, Tensor(a!)[] updates, *, Tensor(b!)[] out) -> ()")
-_library.impl("fused", lambda reads, updates, *, out: None, "CompositeExplicitAutograd")
+from hosim.lower.wrapper_text import WrapperCall
 
 
 def compiled_program(program: TorchProgram, settings: Mapping[str, Any]) -> TorchProgram:
@@ -44,12 +30,12 @@ def compiled_program(program: TorchProgram, settings: Mapping[str, Any]) -> Torc
     """
     _require_one_name_for_each_written(program)
     module, results = _returning_new_tensors(program)
-    source = _source(program, module, settings)
-    wrapper = read_wrapper(source)
+    compiled = _compiled(program, module, settings)
+    wrapper = compiled.wrapper
     taken = [given.placeholder for given in program.givens if isinstance(given.value, torch.Tensor)]
     if len(wrapper.inputs) != len(taken) or len(wrapper.results) != len(module.graph.output_node().args[0]):
         raise InputError("inductor's program takes or returns other tensors than the model; offload the model uncompiled")
-    return _Building(program, wrapper, _namespace(source)).program(dict(zip(wrapper.inputs, taken, strict=True)), results)
+    return _Building(program, compiled).program(dict(zip(wrapper.inputs, taken, strict=True)), results)
 
 
 def _require_one_name_for_each_written(program: TorchProgram) -> None:
@@ -91,8 +77,8 @@ def _returning_new_tensors(program: TorchProgram) -> tuple[GraphModule, Sequence
     return GraphModule(program.module, graph), results
 
 
-def _source(program: TorchProgram, module: GraphModule, settings: Mapping[str, Any]) -> str:
-    """The text that inductor writes for a module over fake inputs."""
+def _compiled(program: TorchProgram, module: GraphModule, settings: Mapping[str, Any]) -> InductorProgram:
+    """What inductor makes of a module over fake inputs."""
     from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx as inductor
     from torch._inductor import config
@@ -108,7 +94,7 @@ def _source(program: TorchProgram, module: GraphModule, settings: Mapping[str, A
         with FakeTensorMode(allow_non_fake_inputs=True):
             fakes = [_fake(given.value) for given in program.givens if isinstance(given.value, torch.Tensor)]
         with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
-            inductor.compile_fx(module, fakes, inner_compile=keep, config_patches={**settings, **_OURS})
+            inductor.compile_fx(module, fakes, inner_compile=keep, config_patches={**settings, **OURS})
     except InputError:
         raise
     except Exception as error:
@@ -116,36 +102,21 @@ def _source(program: TorchProgram, module: GraphModule, settings: Mapping[str, A
         raise InputError(f"torch.compile cannot compile {program.graph.name}: {reason[:200]}") from error
     if len(found) != 1 or not getattr(found[0], "source_code", ""):
         raise InputError(f"inductor compiles {program.graph.name} to {len(found)} programs; expected one. Offload the model uncompiled")
-    if any(isinstance(value, torch.Tensor) for value in (found[0].constants or {}).values()):
-        raise InputError("inductor's program has constant tensors of its own, which a plan does not see; offload the model uncompiled")
-    return str(found[0].source_code)
+    return InductorProgram(found[0])
 
 
 def _fake(example: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device="cpu")
 
 
-def _namespace(source: str) -> dict[str, Any]:
-    """What the names in inductor's text are, its compiled kernels among them."""
-    names: dict[str, Any] = {"__name__": "hosim.lower.compiled_program.text"}
-    exec(compile(source, "<inductor>", "exec"), names)
-    return names
-
-
 class _Building:
-    """Builds the graph of a text: first with functions that only say what they do to fake tensors, and then with those that compute."""
+    """Builds the graph of a text."""
 
-    def __init__(self, base: TorchProgram, wrapper: WrapperText, names: dict[str, Any]) -> None:
+    def __init__(self, base: TorchProgram, compiled: InductorProgram) -> None:
         self.base = base
-        self.wrapper = wrapper
-        self.names = names
+        self.compiled = compiled
         self.graph = Graph()
         self.values: dict[str, Node] = {}
-        self.real: dict[Node, StepOp] = {}
-        roles = {name: _told(roles) for name, roles in wrapper.kernels.items()}
-        checks = dict.fromkeys(("assert_size_stride", "assert_alignment"), lambda *_: None)
-        views = {"reinterpret_tensor": _reinterpreted, "empty_strided_cpu": _allocated}
-        self.told = {**names, **roles, **checks, **views}
 
     def program(self, inputs: Mapping[str, str], results: Sequence[Any]) -> TorchProgram:
         placeholders = {}
@@ -153,17 +124,16 @@ class _Building:
             placeholders[given.placeholder] = node = self.graph.placeholder(given.placeholder)
             node.name = given.placeholder
         self.values = {name: placeholders[placeholder] for name, placeholder in inputs.items()}
-        for call in self.wrapper.calls:
-            self.add(call, _fused_name(call.function) if call.function in self.wrapper.kernels else _op_name(call.function))
-        made = [self.add(call, "result") for call in self.wrapper.results]
+        for call in self.compiled.wrapper.calls:
+            self.add(call, self.compiled.name(call))
+        made = [self.add(call, "result") for call in self.compiled.wrapper.results]
         returned = [made[one] if isinstance(one, int) else self.given(one[0], placeholders) for one in results]
         self.graph.output(tuple(returned))
         module = GraphModule(torch.nn.Module(), self.graph)
         module.graph.lint()
         givens = [replace(given) for given in self.base.givens]
         program, _ = read(module, givens, name=self.base.graph.name, meta={"source": "torch.compile"})
-        for node, real in self.real.items():
-            node.target = real
+        bind_calls(module)
         return program
 
     def given(self, value: Any, placeholders: Mapping[str, Node]) -> Any:
@@ -173,11 +143,7 @@ class _Building:
     def add(self, call: WrapperCall, name: str) -> Node:
         """The node of a call, and those of its results."""
         taken = [self.value(one) for one in call.takes]
-        title = "hosim.fused.default" if call.function in self.wrapper.kernels else _title(call.function)
-        tags = getattr(self._called(call.function), "tags", ()) if call.function else ()
-        told, real = (StepOp(title, _function(call, names), tags=tags) for names in (self.told, self.names))
-        node = self.graph.create_node("call_function", told, tuple(taken), name=name)
-        self.real[node] = real
+        node = self.graph.create_node("call_function", self.compiled.op(call), tuple(taken), name=name)
         if len(call.gives) == 1:
             self.values[call.gives[0]] = node
         for i, one in enumerate(call.gives if len(call.gives) > 1 else ()):
@@ -187,60 +153,6 @@ class _Building:
     def value(self, name: str) -> Node:
         """The node of a value, that of one of several results among them."""
         if name not in self.values:
-            base, i = self.wrapper.items[name]
+            base, i = self.compiled.wrapper.items[name]
             self.values[name] = self.graph.call_function(operator.getitem, (self.value(base), i))
         return self.values[name]
-
-    def _called(self, function: str) -> Any:
-        found: Any = None
-        for i, part in enumerate(function.split(".")):
-            found = self.names.get(part) if i == 0 else getattr(found, part, None)
-        return found
-
-
-def _function(call: WrapperCall, names: dict[str, Any]) -> Callable[..., Any]:
-    """The lines of a call as a function of what they take."""
-    given = call.gives[0] if len(call.gives) == 1 else f"({', '.join(call.gives)})"
-    text = "\n    ".join((f"def call({', '.join(call.takes)}):", *call.lines, f"return {given if call.gives else None}"))
-    made: dict[str, Any] = {}
-    exec(compile(text, "<a call of inductor's program>", "exec"), names, made)
-    function: Callable[..., Any] = made["call"]
-    return function
-
-
-def _told(roles: Sequence[str]) -> Callable[..., None]:
-    """What a compiled kernel does to fake tensors: it says what it reads and writes."""
-
-    def kernel(*tensors: torch.Tensor) -> None:
-        by_role = {role: [t for t, own in zip(tensors, roles, strict=True) if own == role] for role in (READ, UPDATED, WRITTEN, GATHERED)}
-        most = max((t.numel() for t, own in zip(tensors, roles, strict=True) if own != GATHERED), default=0)
-        rows = [_reinterpreted(t, (min(most, extent(t) // t.itemsize),), (1,), 0) for t in by_role[GATHERED]]
-        torch.ops.hosim_step.fused.default([*by_role[READ], *rows], by_role[UPDATED], out=by_role[WRITTEN])
-
-    return kernel
-
-
-def _reinterpreted(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    return torch.as_strided(x, size, stride, int(x.storage_offset()) + offset)
-
-
-def _allocated(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype)
-
-
-def _title(function: str) -> str:
-    """The name of an op by what is called: ``aten.mm.default`` for ``extern_kernels.mm``."""
-    if not function:
-        return "hosim.result.default"
-    parts = function.removeprefix("torch.ops.").split(".")
-    return f"aten.{parts[1]}.default" if parts[0] == "extern_kernels" else ".".join(parts)
-
-
-def _op_name(function: str) -> str:
-    """The name of a call's node: ``mm`` for ``extern_kernels.mm``."""
-    return _title(function).split(".")[1].strip("_")
-
-
-def _fused_name(kernel: str) -> str:
-    """The name of a fused kernel's node: ``fused_add_relu`` for ``cpp_fused_add_relu_3``; the graph numbers those that are alike."""
-    return kernel.removeprefix("cpp_").rstrip("0123456789").rstrip("_")

@@ -60,7 +60,7 @@ def offload(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, or for inference what ``torch.compile`` has made of one. It is where it is to run or, for another
+        A ``torch.nn.Module``, or what ``torch.compile`` has made of one. It is where it is to run or, for another
         ``device``, on the CPU or on meta (with a ``loader``). It is never on the device as a whole: only what the plan has there.
     example_inputs
         A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
@@ -131,7 +131,7 @@ def offload(
     from hosim.lower.model_origins import loader_of, require_contents
     from hosim.lower.replicas import unwrapped
 
-    model, inductor = uncompiled(model)
+    model, compiled = uncompiled(model)
     require_free(model)
     require_contents(model, loader)
     load = None if loader is None else loader_of(loader)
@@ -141,11 +141,9 @@ def offload(
     try:
         captured: callables.Captured
         if optimizer is None:
-            captured = callables.inference(model, example_inputs, title, runs_on, load, inductor)
+            captured = callables.inference(model, example_inputs, title, runs_on, load, compiled)
         else:
-            if inductor is not None:
-                raise InputError("the model is compiled by torch.compile, which hosim offloads for inference alone; train it uncompiled")
-            captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on)
+            captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on, compiled)
         graph = captured.program.graph
         budget_bytes = parse_budget(budget, graph, machine)[1]
         check = rule_of(runs_on.allocator)

@@ -16,6 +16,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
+from hosim.lower.compiled_models import CompiledModel
 from hosim.lower.homes import Planner, at_home
 from hosim.lower.parameter_hooks import hooks_after
 from hosim.lower.residents import resizable
@@ -197,9 +198,20 @@ class OffloadedStep(OffloadedModel):
 
 
 def training(
-    model: torch.nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer, loss: Loss | None, name: str, device: Device
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer,
+    loss: Loss | None,
+    name: str,
+    device: Device,
+    compiled: CompiledModel | None = None,
 ) -> CapturedTraining:
-    """A training step of ``model``, on the device that is to run it. Raises :class:`InputError` if it cannot be captured."""
+    """A training step of ``model``, or of what ``torch.compile`` has made of it, on the device that is to run it.
+
+    Raises :class:`InputError` if it cannot be captured.
+    """
+    if compiled is not None:
+        compiled.require_cpu(device.torch_device)
     is_elsewhere = any(not device.has(p) for p in model.parameters())
     if any(p.is_meta for p in model.parameters()):
         raise InputError("a model on meta has no place for what a step learns; load it on the CPU", source="model")
@@ -212,7 +224,8 @@ def training(
         raise InputError(
             f"the model is sharded by FSDP on the CPU, and the plan is for {device.torch_device}; shard it there", source="model"
         )
-    step = capture_training(model, inputs, optimizer, name=name, loss=loss, device=device.torch_device if is_elsewhere else None)
+    elsewhere = device.torch_device if is_elsewhere else None
+    step = capture_training(model, inputs, optimizer, name=name, loss=loss, device=elsewhere, compiled=compiled)
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value

@@ -31,8 +31,8 @@ def stand_ins(model: torch.nn.Module, by_id: Mapping[int, torch.Tensor]) -> Iter
 
 
 @contextmanager
-def python_state_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Afterwards the modules of ``model`` have the attributes that they had before it was traced.
+def python_state_kept(model: torch.nn.Module, called: torch.nn.Module | None = None) -> Iterator[None]:
+    """Afterwards the modules of ``model`` have the attributes that they had before it was traced by calling it, or ``called``.
 
     Raises :class:`InputError` if the model's forward has changed a number among them, which a captured program would not do again.
     """
@@ -45,7 +45,7 @@ def python_state_kept(model: torch.nn.Module) -> Iterator[None]:
             now = vars(module)
             changed.extend((name, key) for key, value in had[name].items() if isinstance(value, (int, float)) and now.get(key) != value)
 
-    handle = model.register_forward_hook(look)  # now, because torch.export sets numbers back
+    handle = (model if called is None else called).register_forward_hook(look)  # now, because torch.export sets numbers back
     try:
         yield
     finally:

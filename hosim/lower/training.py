@@ -30,6 +30,9 @@ from hosim.errors import InputError
 from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
 from hosim.lower import parameter_hooks
+from hosim.lower.compiled_calls import bind_calls
+from hosim.lower.compiled_models import CompiledModel
+from hosim.lower.compiled_training import traced_by_calls
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.model_origins import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
@@ -82,15 +85,21 @@ def capture_training(
     name: str,
     loss: Loss | None = None,
     device: torch.device | None = None,
+    compiled: CompiledModel | None = None,
 ) -> TrainingStep:
     """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name) with ``optimizer``; it returns the loss.
 
-    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``. The step is that of a model on ``device``, by default
-    where it is. Missing state of the optimizer is made here, of zeros;
-    nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of tensors (make
-    the optimizer with ``fused=True``).
+    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``; with ``compiled``, what torch.compile has made of the
+    model, it is given that. The step is that of a model on ``device``, by default where it is. Missing state of the optimizer is made here,
+    of zeros; nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of
+    tensors (make the optimizer with ``fused=True``).
     """
     exchanges: Exchanges | None = replicas_of(model) or shards_of(model)
+    if compiled is not None and exchanges is not None:
+        raise InputError(
+            "the model is compiled by torch.compile and exchanges tensors with other processes (DistributedDataParallel or FSDP), which "
+            "its programs do not show; train it uncompiled"
+        )
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
         raise InputError("the optimizer has parameters of another model; make it with model.parameters()")
@@ -109,7 +118,7 @@ def capture_training(
         given = {key: _fake(mode, value, device) if key in tensors else value for key, value in inputs.items()}
         update = Update(optimizer, fakes, mode)
         flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
-        module, gradients = _trace(model, update, fakes, given, flat, loss, exchanges)
+        module, gradients = _trace(model, update, fakes, given, flat, loss, exchanges, compiled)
     updating, begins = _marked(module)
     last = updating[0].prev if updating else module.graph.output_node().prev
     givens = [PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held]
@@ -144,6 +153,7 @@ def capture_training(
             if node.target in _KEEPS:
                 op = node.target
                 node.target = StepOp(op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags)
+        bind_calls(bound)
         parameter_hooks.call_hooks(bound, update.learned)
         if exchanges is not None:
             exchanges.bind(bound)
@@ -237,16 +247,18 @@ def _trace(
     flat: Sequence[torch.Tensor],
     loss: Loss | None,
     exchanges: Exchanges | None,
+    compiled: CompiledModel | None,
 ) -> tuple[GraphModule, dict[int, str]]:
     """The graph of the step over ``flat``, with marks, and the node of each gradient by its parameter's position among the learned."""
     named = dict((*model.named_parameters(), *model.named_buffers()))
     replaced = {key: fakes[id(t)] for key, t in named.items()}
+    called, calling = (model, nullcontext()) if compiled is None else (compiled.module, traced_by_calls(compiled))
 
     def step(*_: torch.Tensor) -> list[torch.Tensor]:
         if exchanges is not None:
             exchanges.begin(lambda buffer: fakes[id(buffer)])
         with torch.enable_grad():
-            value = getattr(model(**given), "loss", None) if loss is None else loss(model, given)
+            value = getattr(called(**given), "loss", None) if loss is None else loss(called, given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
             for key, buffer in model.named_buffers():
@@ -266,7 +278,7 @@ def _trace(
         handles += exchanges.register(fakes, update.learned)
     exchanging = nullcontext() if exchanges is None else exchanges.tracing(fakes)
     by_id = {id(t): fakes[id(t)] for t in named.values()}
-    with python_state_kept(model), stand_ins(model, by_id), exchanging:
+    with python_state_kept(model, called), stand_ins(model, by_id), exchanging, calling:
         module = make_fx(step, tracing_mode="real")(*flat)
     for handle in handles:
         handle.remove()
