@@ -130,15 +130,16 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        held = [bool(tensor.persistent) for tensor in self.tensors]
+        held = [t if tensor.persistent else None for t, tensor in enumerate(self.tensors)]
         seen = [False] * len(held)
         for op in self.ops:
             for t in op.inputs if not op.mutates else op.inputs + op.mutates:
                 if not seen[t]:
-                    seen[t] = held[t] = True
+                    seen[t] = True
+                    held[t] = t  # the integer that ops have: others would be many bytes
             for t in op.outputs:
                 seen[t] = True
-        return tuple([t for t, is_held in enumerate(held) if is_held])
+        return tuple([t for t in held if t is not None])
 
     @cached_property
     def survives(self) -> tuple[bool, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
@@ -151,6 +150,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     tracked = bytearray(len(graph.tensors))
     for t in moving:
         tracked[t] = 1
+    ascending = sorted(moving)
     del moving
 
     needed = _awaited(plan, copies, device)
@@ -158,7 +158,7 @@ def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], tra
     # of each op first the tensors, then what is made of them in the same place: two tables of a large plan would be many bytes
     touched: dict[int, int | list[int] | TrackedOp] = {i: [] for i in (range(len(graph.ops)) if track_all else elsewhere)}
     users = graph.compact_users
-    for t in compress(range(len(tracked)), tracked):
+    for t in ascending:
         for i in users[t]:
             others = touched.setdefault(i, t)
             if isinstance(others, list):
