@@ -6,7 +6,7 @@ replays, never by a clock: the same input gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hosim.cache_plan import DETACH, Plan
@@ -77,6 +77,11 @@ class Evaluator:
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
+
+    @property
+    def outcomes(self) -> Iterable[Evaluation]:
+        """All outcomes so far, in the order in which they were replayed."""
+        return self._seen.values()
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from random import Random
 
 from hosim.analysis.bounds import LowerBounds
@@ -18,7 +19,7 @@ from hosim.planner.hyperoffload.problem import Problem, with_gaps_between_neighb
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.simulator_state import NEVER
-from hosim.planner.hyperoffload.stall_search import SMALL
+from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
@@ -27,6 +28,13 @@ _LEFT = 0.6
 _SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
 """Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
 not fewer than the last figure, which takes no time to speak of."""
+
+_FAR = 20
+"""Where the search ends later by more than a ``_FAR``-th than what no plan beats, other outcomes are searched from, too."""
+_PROBES, _UNLIKE = 5, 10
+"""How many; two of them differ in more than a ``_UNLIKE``-th of the bytes that either has away."""
+_PROBE, _HARDLY = 8, 25
+"""A brief search takes a ``_PROBE``-th of the work; a whole one follows where that ends later by a ``_HARDLY``-th at most."""
 
 _FEW = 24
 """Ops up to which the last search begins from other choices, too, and graphs of a single stream have one: beyond, that seldom pays."""
@@ -52,6 +60,47 @@ def found_elsewhere(evaluate: Evaluator, seed: int) -> Evaluation | None:
             if not found.cost.infeasible:
                 return found
     return None
+
+
+def _from_others(evaluate: Evaluator, best: Evaluation, simulator: PlanSimulator, floor_ns: int, work: int, seed: int) -> Evaluation:
+    """The best of ``best`` and what is found from outcomes that are unlike it, where it is far above ``floor_ns``.
+
+    On coarse graphs, whose few large tensors take up most of the memory, the search seldom comes from one set of them to another. From each
+    of a few outcomes there is a brief search, and a whole one from where the best of these ends if that is not far from ``best``.
+    """
+    if best.cost.infeasible or (best.cost.makespan_ns - floor_ns) * _FAR <= floor_ns:
+        return best
+    ends = []
+    for outcome in islice(_unlike(evaluate, best), _PROBES):
+        if simulator.covers(outcome.choices):
+            search = StallSearch(simulator, outcome.choices, floor_ns, work // _PROBE, seed, brief=True)
+            if search.pays:
+                ends.append(evaluate(search.run()))
+    begin = min(ends, key=lambda outcome: outcome.cost, default=best)
+    if begin is best or begin.cost.infeasible or (begin.cost.makespan_ns - best.cost.makespan_ns) * _HARDLY > best.cost.makespan_ns:
+        return best
+    found = evaluate(improve(simulator, begin.choices, floor_ns, work, seed))
+    return min(best, found, key=lambda outcome: outcome.cost)
+
+
+def _unlike(evaluate: Evaluator, best: Evaluation) -> Iterator[Evaluation]:
+    """Outcomes replayed so far that fit, the best ones first, each unlike ``best`` and those before it in what is away."""
+    sizes = [tensor.size_bytes for tensor in evaluate.problem.graph.tensors]
+
+    def away(outcome: Evaluation) -> set[tuple[int, int]]:
+        return {(t, after) for t, choice in outcome.choices.items() for after in choice.away}
+
+    def held(absences: set[tuple[int, int]]) -> int:
+        return sum([sizes[t] for t, _ in absences])
+
+    known = [away(best)]
+    for outcome in sorted(evaluate.outcomes, key=lambda outcome: outcome.cost):
+        mine = away(outcome)
+        if outcome.cost.infeasible or not mine:
+            continue
+        if all([held(mine ^ other) * _UNLIKE > held(mine | other) for other in known]):
+            known.append(mine)
+            yield outcome
 
 
 def refined(
@@ -82,6 +131,8 @@ def refined(
 
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
+    if judge is simulator and count > SMALL and effort > 0:
+        return _from_others(evaluate, best, simulator, floor_ns, work, seed)
     several = len(problem.graph.streams) > 1
     if count > (SMALL if several else _FEW) or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best

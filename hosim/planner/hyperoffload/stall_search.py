@@ -43,6 +43,8 @@ class _Pace:
 
 
 _ON_LARGE, _ON_SMALL = _Pace(100, 8, 0.01, 8, 2), _Pace(50, 4, 0.1, 1, _BLOCKS)
+_BRIEF = _Pace(100, 8, 0.01, 1, 1)
+"""The pace of a search that is to say where a longer one would lead to."""
 _FEWEST = 200
 """Changes that are drawn in a block at least."""
 _RUNS = 20
@@ -54,13 +56,13 @@ _TIDYING = 4
 
 
 class StallSearch:
-    """Searches from ``choices`` on until ``work`` is spent; none can beat ``floor_ns``."""
+    """Searches from ``choices`` on until ``work`` is spent; none can beat ``floor_ns``. A ``brief`` one ends where it gains nothing."""
 
-    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, work: int, seed: int) -> None:
+    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, work: int, seed: int, *, brief: bool = False) -> None:
         self._simulator = simulator
         self._work = work
         self._rng = Random(seed)
-        self._pace = _ON_SMALL if len(simulator.problem.graph.ops) <= SMALL else _ON_LARGE
+        self._pace = _BRIEF if brief else _ON_SMALL if len(simulator.problem.graph.ops) <= SMALL else _ON_LARGE
         self._kept = BestChoices(simulator, choices, floor_ns)
         self._moves = StallMoves(simulator, self._rng, self._kept.whole)
         self._looked = False
@@ -68,10 +70,15 @@ class StallSearch:
         """Changes that are still to lead away from the best choices."""
         self._trials = self._stale = self._refused = 0
 
+    @property
+    def pays(self) -> bool:
+        """Whether anything can be moved, and the work is enough for some whole runs."""
+        return self._moves.some and self._kept.whole * _RUNS <= self._work
+
     def run(self) -> Choices:
         """The best choices when all is spent, or it does not pay any more."""
         kept = self._kept
-        if not self._moves.some or kept.whole * _RUNS > self._work:
+        if not self.pays:
             return kept.best()
         self._tidy()
         for _ in range(self._pace.rounds):
