@@ -26,8 +26,9 @@ from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
 from hosim.lower.launch_cost import late_launch_ns
 from hosim.lower.model_origins import Loader, fake_on, fakes, named_tensors, origins, views
+from hosim.lower.python_state import python_state_kept
 from hosim.lower.run import Executor
-from hosim.lower.stand_ins import python_state_kept, stand_ins
+from hosim.lower.stand_ins import stand_ins
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.transfers import Device, RunMemory
 from hosim.plain_text import counted

@@ -31,7 +31,8 @@ from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
-from hosim.lower.stand_ins import python_state_kept, stand_ins
+from hosim.lower.python_state import python_state_kept
+from hosim.lower.stand_ins import stand_ins
 from hosim.lower.torch_program import TorchProgram, lift_constants, read
 from hosim.lower.transfers import Device
 from hosim.result import Result

@@ -239,6 +239,9 @@ def training(
         given = {**dict(zip(inputs, args, strict=False)), **kwargs}
         if set(given) != set(inputs) or len(args) > len(inputs):
             raise InputError(f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}")
+        for key in step.inputs:
+            if isinstance(given[key], torch.Tensor) and given[key].requires_grad:
+                raise InputError(f"input {key!r} requires a gradient, which a captured step would not give it; detach() it")
         for key in set(inputs) - set(step.inputs):
             if given[key] is not inputs[key] and given[key] != inputs[key]:
                 raise InputError(f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; offload it again")

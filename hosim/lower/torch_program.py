@@ -130,6 +130,8 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
     *_, last = (node for node in module.graph.nodes if node.op == "placeholder")
     for node in module.graph.find_nodes(op="get_attr"):
         value = getattr(module, node.target)
+        if isinstance(value, torch.Generator):
+            raise InputError("the model draws from a generator of its own, which a captured program cannot; draw from torch's default one")
         with module.graph.inserting_after(last):
             last = module.graph.placeholder(f"constant_{len(constants)}")
         constants[last.name] = value

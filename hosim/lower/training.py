@@ -36,10 +36,11 @@ from hosim.lower.compiled_training import traced_by_calls
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.model_origins import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
+from hosim.lower.python_state import python_state_kept
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.sharded import Shards, shards_of
 from hosim.lower.sharded_tensors import local, sharded_like
-from hosim.lower.stand_ins import python_state_kept, stand_ins
+from hosim.lower.stand_ins import stand_ins
 from hosim.lower.step_ops import StepOp
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
@@ -305,11 +306,25 @@ def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
             module.graph.erase_node(node)
         elif update is not None and node.op == "call_function":
             update.append(node)
+        elif is_backward and _draws(node):
+            raise InputError(
+                "the model draws random numbers in backward, as checkpointing does to repeat dropout, and a captured step would draw "
+                "others: leave out dropout or checkpointing (hosim's plans run ops again where that pays)"
+            )
         elif is_backward and begins is None and node.target is torch.ops.aten.ones_like.default:
             begins = node.name
     module.graph.eliminate_dead_code()
     assert update is not None
     return [node for node in update if not node._erased], begins
+
+
+def _draws(node: Node) -> bool:
+    """Whether an op of torch draws random numbers; attention does with dropout alone."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    given = dict(zip((one.name for one in op._schema.arguments), node.args, strict=False)) | node.kwargs
+    return "attention" not in op.overloadpacket.__name__ or bool(given.get("dropout_p"))
 
 
 def _split_lists(module: GraphModule) -> None:
