@@ -199,7 +199,7 @@ def _check_choices(config: Any, run: Run) -> None:
     if run.recompute_attention and (not run.training or run.checkpoint or run.context_parallel > 1):
         raise InputError("works for phase=train, without checkpoint and context_parallel", where="recompute_attention")
     if run.regather and not run.sequence_parallel:
-        raise InputError("regather works with sequence_parallel: true only", where="regather")
+        raise InputError("works with sequence_parallel: true only", where="regather")
     if run.attention_kernel is not None and (not run.training or run.attention != "causal" or getattr(config, "kv_lora_rank", 0) > 0):
         raise InputError("works for phase=train, with attention: causal over heads of keys", where="attention_kernel")
     if run.merged and (
