@@ -12,8 +12,10 @@ from hosim.analysis.verifier import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers.torch_kernels import KernelRecorder  # noqa: E402
+from hosim.lower import compiled_calls as calls  # noqa: E402
 from hosim.lower import compiled_program as compiled  # noqa: E402
 from hosim.lower.callable import inference  # noqa: E402
+from hosim.lower.compiled_models import CompiledModel  # noqa: E402
 from hosim.lower.insert import insert  # noqa: E402
 from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.run import Executor  # noqa: E402
@@ -149,7 +151,7 @@ def test_kernels_of_other_arguments_and_texts_without_a_program_are_refused():
 def test_a_kernel_reads_as_many_rows_as_it_can_use():
     table, places, rows = torch.zeros(100, 8), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 8)
     with KernelRecorder() as recorder:
-        compiled._told((GATHERED, READ, WRITTEN))(table, places, rows)
+        calls._told((GATHERED, READ, WRITTEN))(table, places, rows)
     (kernel,) = recorder.kernels[-1:]
     assert kernel.bytes_accessed == 4 * 16 + 8 * 2 + 4 * 16
     assert kernel.writes == (recorder.number(rows),)
@@ -157,13 +159,14 @@ def test_a_kernel_reads_as_many_rows_as_it_can_use():
 
 def test_a_gpu_is_refused_before_anything_is_compiled():
     with pytest.raises(InputError, match="compiled models run on the CPU's machine alone, not on cuda; offload the model uncompiled"):
-        inference(Layers(), X, "layers", SimpleNamespace(torch_device=torch.device("cuda")), compiled={})
+        inference(Layers(), X, "layers", SimpleNamespace(torch_device=torch.device("cuda")), compiled=CompiledModel(None, {}))
 
 
 def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     model = Layers()
     program = program_of(model, X)
-    monkeypatch.setattr(compiled, "_source", lambda *_: SOURCE)
+    text = calls.InductorProgram(SimpleNamespace(source_code=SOURCE, constants={}))
+    monkeypatch.setattr(compiled, "_compiled", lambda *_: text)
     made = compiled.compiled_program(program, {})
     names = "mm relu topk relu_and_rest mm_1 relu_1 mm_2 relu_2"
     assert [op.name for op in made.graph.ops] == names.split()
