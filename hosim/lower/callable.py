@@ -20,6 +20,7 @@ from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_run import quiet
+from hosim.lower.as_captured import AsCaptured, is_autocast
 from hosim.lower.compiled_models import CompiledModel
 from hosim.lower.guard import Guard
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
@@ -43,6 +44,7 @@ class Captured:
     order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
     that are the optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and ``load`` gives what
     tensors on meta have to contain. ``others`` are further tensors with the contents of those in ``held``.
+    ``called`` is what ``torch.compile`` has made of the model.
     """
 
     model: torch.nn.Module
@@ -55,6 +57,7 @@ class Captured:
     constants: frozenset[str] = frozenset()
     load: Loader | None = None
     others: tuple[torch.Tensor, ...] = ()
+    called: torch.nn.Module | None = None
 
 
 class PlannedProgram:
@@ -156,7 +159,7 @@ class OffloadedModel:
         found = origins(models, captured.model, device, captured.load)
         placed = {**captured.held, **views({name: captured.held[name] for name in found}, device)}
         self._is_elsewhere = bool(found)
-        self._modes = _modes(captured.model)
+        self._as_captured = AsCaptured(captured.model, captured.called)
         self._one_at_a_time = threading.RLock()
         try:
             self.executor.place(placed, found)
@@ -227,12 +230,8 @@ class OffloadedModel:
         return self._captured.result(self._run(self._whole, self._captured.flat(*args, **kwargs)))
 
     def _require_as_captured(self) -> None:
-        """Raise :class:`InputError` if the model is in another mode than it was captured in, or has hooks."""
-        if _modes(self._captured.model) != self._modes:
-            raise InputError(
-                "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
-            )
-        require_no_hooks(self._captured.model)
+        """Raise :class:`InputError` if the model is no longer as it was captured, or has hooks."""
+        self._as_captured.require()
 
     def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a program for its inputs. The tensors move to where its plan has them, if another one ran before."""
@@ -285,7 +284,7 @@ def inference(
     args, kwargs = _arguments(example_inputs)
     if compiled is not None:
         compiled.require_cpu(device.torch_device)
-    if _is_autocast():
+    if is_autocast():
         raise InputError(
             f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
             "compute in"
@@ -328,7 +327,12 @@ def inference(
             raise InputError("expected inputs nested like the example's")
         return list(values)
 
-    return Captured(model, program, held, inputs, flat, lambda results: tree_unflatten(results, out_spec), constants=constants, load=load)
+    called = None if compiled is None else compiled.module
+
+    def result(results: tuple[Any, ...]) -> Any:
+        return tree_unflatten(results, out_spec)
+
+    return Captured(model, program, held, inputs, flat, result, constants=constants, load=load, called=called)
 
 
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
@@ -336,15 +340,6 @@ def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
     with contextlib.suppress(HosimError):
         running[0].close()
     guard.release()
-
-
-def _modes(model: torch.nn.Module) -> list[bool]:
-    """What a capture depends on, beside inputs and settings."""
-    return [_is_autocast(), *(module.training for module in model.modules())]
-
-
-def _is_autocast() -> bool:
-    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

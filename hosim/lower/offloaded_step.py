@@ -270,6 +270,7 @@ def training(
         settings,
         constants,
         others=(*sharded, *behind(model)),
+        called=None if compiled is None else compiled.module,
         step=step,
         optimizer=optimizer,
         named=named,

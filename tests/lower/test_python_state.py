@@ -166,3 +166,41 @@ def test_works(case):
         torch.manual_seed(7)
         assert [step(x=X + k).item() for k in range(2)] == [loss.item() for loss in losses]
     assert all(torch.equal(mine, other) for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+def scales(model, h):
+    return torch.nn.functional.dropout(h, model.p) * model.scale
+
+
+CHANGES = {
+    "a number": (lambda model: setattr(model, "p", 0.9), "Toy has another 'p'"),
+    "a tensor": (lambda model: setattr(model, "scale", torch.ones(16)), "Toy has another 'scale'"),
+    "a parameter": (lambda model: setattr(model.first, "bias", torch.nn.Parameter(torch.ones(16))), "module 'first' has another 'bias'"),
+    "a buffer": (lambda model: model.first.register_buffer("more", torch.ones(16)), "module 'first' has another 'more'"),
+    "a module": (lambda model: setattr(model, "second", torch.nn.Linear(16, 16)), "Toy has another 'second'"),
+}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_changes_after_the_capture_are_refused(is_training):
+    for change, message in CHANGES.values():
+        model = Toy(scales, p=0.1, scale=torch.ones(16) / 3, note=None)
+        with offloaded(model, is_training) as run, torch.no_grad():
+            run(x=X)
+            model.note, model.first.seen = "nothing that the capture knew", 3
+            run(x=X)
+            change(model)
+            with pytest.raises(InputError, match=f"{message} than when it was captured; set it back, or offload the model again"):
+                run(x=X)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_hook_of_the_compiled_model_after_it_was_offloaded(is_training):
+    compiled = torch.compile(Toy())
+    with offloaded(compiled, is_training) as run, torch.no_grad():
+        run(x=X)
+        compiled.register_forward_hook(lambda module, inputs, result: result * 2)
+        with pytest.raises(InputError, match="has a forward hook, which a captured program would not call"):
+            run(x=X)

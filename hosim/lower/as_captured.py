@@ -1,0 +1,69 @@
+"""What a captured program takes as given of its model, which must still be so at each call. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hosim.errors import InputError
+from hosim.lower.hooks_refused import require_no_hooks
+from hosim.lower.replicas import unwrapped
+
+_MEMBERS = "_parameters", "_buffers", "_modules"
+
+
+class AsCaptured:
+    """A model's modes, members and numbers when it was captured. ``called`` is what is called for it: the model, or its compiled one."""
+
+    def __init__(self, model: torch.nn.Module, called: torch.nn.Module | None = None) -> None:
+        self._model = model
+        self._called = model if called is None else called
+        self._modes = _modes(model)
+        self._had = [(name, vars(module), dict(_given(module))) for name, module in unwrapped(model).named_modules()]
+        self._members = [
+            (name, now, dict(now)) for name, module in unwrapped(model).named_modules() for now in (vars(module)[key] for key in _MEMBERS)
+        ]
+
+    def require(self) -> None:
+        """Raise :class:`InputError` if the model is in another mode, has other members or numbers, or has hooks."""
+        if _modes(self._model) != self._modes:
+            raise InputError(
+                "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
+            )
+        for name, now, before in self._members:
+            if now.keys() != before.keys() or any(now[key] is not value for key, value in before.items()):
+                key = next(key for key in (*before, *now) if now.get(key) is not before.get(key))
+                raise self._other(name, key)
+        for name, now, before in self._had:
+            for key, value in before.items():
+                if now.get(key) is not value and _is_other(value, now.get(key)):
+                    raise self._other(name, key)
+        require_no_hooks(self._called)
+
+    def _other(self, name: str, key: str) -> InputError:
+        place = f"module {name!r}" if name else type(unwrapped(self._model)).__name__
+        return InputError(f"{place} has another {key!r} than when it was captured; set it back, or offload the model again")
+
+
+def _given(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for key, value in vars(module).items():
+        if isinstance(value, (int, float, str, torch.Tensor)):
+            yield key, value
+
+
+def _is_other(before: Any, now: Any) -> bool:
+    """Whether an attribute that was changed may matter; one that lets a tensor go frees memory, as users do."""
+    if isinstance(before, torch.Tensor):
+        return now is not None
+    return isinstance(now, torch.Tensor) or bool(now != before)
+
+
+def _modes(model: torch.nn.Module) -> list[bool]:
+    return [is_autocast(), *(module.training for module in model.modules())]
+
+
+def is_autocast() -> bool:
+    """Whether ops compute under autocast here."""
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
