@@ -15,13 +15,16 @@ from torch import distributed  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed")
 
+from layers import machine  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
+from hosim.lower.offloaded_step import training  # noqa: E402
+from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.replicas import STREAM  # noqa: E402
 from hosim.lower.sharded import Shards  # noqa: E402
 
@@ -247,3 +250,29 @@ def test_processes(tmp_path, world):
     texts = [process.communicate(timeout=900)[0] for process in processes]
     wanted = [f"{case} equal" for case in cases or ("plain", "kept", "mixed", "half", "checkpointed")]
     assert [[line for line in text.splitlines() if line.endswith("equal")] for text in texts] == [wanted] * world, texts[0][-2000:]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP")
+@pytest.mark.parametrize("is_training", [True, False])
+def test_what_shards_as_the_first_fsdp_did_is_refused(alone, is_training):
+    model = FullyShardedDataParallel(Two(), device_id=torch.device("cpu"))
+    before = [p.detach().clone() for p in model.parameters()]
+    how = {"optimizer": torch.optim.AdamW(model.parameters(), fused=True), "loss": loss_of} if is_training else {}
+    with pytest.raises(InputError, match=r"^FullyShardedDataParallel is sharded by FSDP, .*; offload it unsharded$"):
+        hosim.offload(model, {"x": X}, **how, **SMALL)
+    assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), before, strict=True))
+
+
+def test_a_model_that_is_sharded_where_it_will_not_run_is_refused(alone):
+    class Gpu(CpuDevice):
+        def __init__(self):
+            super().__init__(machine())
+            self.torch_device = torch.device("cuda", 0)
+
+        def has(self, tensor):
+            return tensor.device == self.torch_device
+
+    model = made()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with pytest.raises(InputError, match=r"sharded by FSDP on the CPU, and the plan is for cuda:0; shard it there$"):
+        training(model, {"x": X}, optimizer, loss_of, "two", Gpu())
