@@ -375,3 +375,32 @@ def test_a_loss_with_a_compiled_part_is_refused():
         "the step cannot be traced on fake tensors: RuntimeError: Detected",
         loss=lambda model, inputs: part(model.layers[0](inputs["x"])),
     )
+
+
+@pytest.mark.long
+@needs_compiler
+def test_a_scaler_of_gradients_under_autocast():
+    """Four steps in parts; the scale grows after two."""
+
+    def loss_in_bf16(model, inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(inputs["input"]).float().square().mean()
+
+    models = [torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    compiled = [torch.compile(model) for model in models]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01, fused=True) for model in models]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) for _ in models]
+    x = torch.linspace(-1, 1, 32).reshape(4, 8)
+    how = {"optimizer": optimizers[1], "loss": loss_in_bf16, "hardware": "h100-80gb-sxm", "parameters": {"effort": 0}}
+    with hosim.offload(compiled[1], {"input": x}, **how) as step:
+        for _ in range(4):
+            wanted = loss_in_bf16(compiled[0], {"input": x})
+            scalers[0].scale(wanted).backward()
+            assert torch.equal(step.backward(input=x, gradient=scalers[1].scale(torch.ones(()))), wanted.detach())
+            for optimizer, scaler in zip(optimizers, scalers, strict=True):
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+    assert scalers[0].get_scale() == scalers[1].get_scale() == 32.0
+    assert all(torch.equal(a, b) for a, b in zip(*[model.parameters() for model in models], strict=True))
