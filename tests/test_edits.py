@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, edits, graphs, plans, sized
 
+from hosim.analysis.bounded_result import bounded
 from hosim.analysis.edits_check import check_edits
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.liveness import static_peak
@@ -17,7 +18,7 @@ from hosim.edits import Edits, Recompute, edited, permuted
 from hosim.engine import replay
 from hosim.errors import GraphError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Compute, Hardware, Tier
+from hosim.hardware import Channel, Compute, Hardware, Tier
 
 MACHINE = Hardware("flat", (Tier("hbm", 100, 10**12, "device"),), (), Compute({}))
 """A machine with nothing below its device tier."""
@@ -69,8 +70,34 @@ def test_edited_graphs_are_planned_verified_and_replayed_like_any(data):
     result = replay(plan, machine)
     assert result.feasible
     assert result.plan.get("recomputes", 0) == len(edit.recompute)
-    bound = free_order_bound_ns(graph, op_durations(graph, machine), machine)
-    assert bound <= result.makespan_ns
+    durations = op_durations(graph, machine)
+    assert free_order_bound_ns(graph, durations, machine) <= result.makespan_ns
+    start_below = [
+        t for t in graph.initial if machine.device_tier not in plan.initial.get(t, (graph.tensors[t].home or machine.device_tier,))
+    ]
+    assert free_order_bound_ns(graph, durations, machine, None, start_below) <= result.makespan_ns
+    assert bounded(result, plan, machine, None).lower_bound_ns <= result.makespan_ns
+
+
+@pytest.mark.parametrize(("below", "up_ns", "down_ns"), [("", 250, 300), ("s", 250, 400), ("ps", 300, 400)])
+def test_what_is_below_comes_up_and_goes_back_if_it_is_written(below, up_ns, down_ns):
+    """p of 10 B is read, s and m of 20 B each are written, in a device tier of 25 B; 10 ns/B up, 20 ns/B down.
+
+    Of the 50 B at least 25 come up in 250 ns, and of the 40 B that are written at least 15 go back in 300 ns. If s starts below, 20 B and 5
+    of the other 30 B come up, and 20 B go back at least; the other 20 B that are written would fit. If p does, too, 30 B come up.
+    """
+    b = GraphBuilder("step")
+    b.tensor("p", 10, "parameter")
+    b.op("read", "matmul", inputs=["p"], duration_ns=5)
+    for name in "sm":
+        b.tensor(name, 20, "optimizer_state")
+        b.op(f"update.{name}", "adam", mutates=[name], duration_ns=5)
+    graph = b.build()
+    channels = (Channel("up", "ddr", "hbm", 10**8), Channel("down", "hbm", "ddr", 5 * 10**7))
+    machine = Hardware("slow", (Tier("hbm", 25, 10**12, "device"), Tier("ddr", 100, 10**12)), channels, Compute({}))
+    start_below = [graph.tensor_index[name] for name in below]
+    for repeats, bound in ((True, down_ns), (False, up_ns)):
+        assert free_order_bound_ns(graph, (5, 5, 5), machine, None, start_below, repeats=repeats) == bound
 
 
 def chain() -> Graph:

@@ -32,12 +32,15 @@ def lower_bound_ns(
     if not result.feasible or result.makespan_ns is None or result.jitter is not None:
         return result.lower_bound_ns
     workload = plan.workload
-    if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
-        durations = op_durations(workload, hardware)
-        return free_order_bound_ns(workload, durations, hardware, budget_bytes)
-    known = workload.derived_on(hardware, LowerBounds)
     repeats = repeats and plan.runtime is None
-    homes_kept = all(plan.initial.get(t, home) == home for t, home in homes_below(workload, hardware).items())
+    homes = homes_below(workload, hardware)
+    if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
+        names = [tensor.name for tensor in workload.tensors]
+        homes_kept = all(plan.initial.get(plan.graph.tensor_index[names[t]], home) == home for t, home in homes.items())
+        durations = op_durations(workload, hardware)
+        return free_order_bound_ns(workload, durations, hardware, budget_bytes, homes if homes_kept else (), repeats=repeats)
+    known = workload.derived_on(hardware, LowerBounds)
+    homes_kept = all(plan.initial.get(t, home) == home for t, home in homes.items())
     bound = known.bound_ns(budget_bytes, result.makespan_ns, repeats=repeats, homes_kept=homes_kept, compete=compete)
     proof = plan.proof
     if proof is None or not (repeats and homes_kept) or (proof.workload, proof.hardware) != (workload, hardware):
