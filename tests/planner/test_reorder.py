@@ -16,7 +16,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.planner.rewrites import reorder as module
-from hosim.planner.rewrites.reorder import reorder
+from hosim.planner.rewrites.reorder import eager, reorder
 
 MACHINE = Hardware("flat", (Tier("hbm", 10**9, 10**12, "device"),), (), Compute({}))
 
@@ -49,6 +49,29 @@ def excess(graph: Graph, budget: int) -> tuple[int, int]:
 def test_the_least_peak_of_all_orders(graph):
     found = reorder(graph, durations_of(graph), 0)
     assert static_peak(found).bytes == min(static_peak(permuted(graph, order)).bytes for order in every_order(graph))
+
+
+@given(graphs(max_ops=10, max_streams=3, homes=("hbm",)))
+def test_what_frees_at_once_is_legal(graph):
+    found = eager(graph)
+    assert list(check_edits(found, Edits(graph, tuple(op.name for op in found.ops)))) == []
+
+
+def test_an_update_follows_its_gradient():
+    """Each update frees its gradient and takes nothing; the next gradient takes 4 B."""
+    b = GraphBuilder("updates")
+    b.tensor("x", 4, "input")
+    for k in (2, 0, 1):
+        b.tensor(f"w{k}", 8, "parameter")
+    for k in range(3):
+        before = "x" if k == 0 else f"d{k - 1}"
+        b.op(f"back{k}", "matmul", inputs=[before, f"w{k}"], outputs=[b.tensor(f"d{k}", 4), b.tensor(f"g{k}", 4)], duration_ns=5)
+    for k in (1, 2, 0):
+        b.op(f"update{k}", "adam", inputs=[f"g{k}"], mutates=[f"w{k}"], duration_ns=5)
+    graph = b.build()
+    found = eager(graph)
+    assert [op.name for op in found.ops] == ["back0", "update0", "back1", "update1", "back2", "update2"]
+    assert eager(found) is found
 
 
 @given(graphs(max_ops=10, max_streams=3, homes=("hbm",)))

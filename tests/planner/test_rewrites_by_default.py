@@ -14,7 +14,7 @@ from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
-from hosim.edits import COLLECTIVE_KINDS, Recompute, edited, is_repeatable, why_once
+from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_repeatable, why_once
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
@@ -26,6 +26,7 @@ from hosim.io.shipped import find_hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.reorder import reorder
+from hosim.planner.rewrites.variants import promising
 from hosim.policies import registry
 from hosim.policies.own.rivals import RIVALS
 from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
@@ -180,6 +181,45 @@ def test_gpt2_xl_of_six_layers_at_three_quarters():
     plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     assert plan.recomputes > 0
     assert replay(plan, hardware, budget).makespan_ns < 67_000_000
+
+
+def t5_of_four_layers(share: str) -> tuple[Graph, Hardware, int]:
+    model = {"model": "t5-large", "phase": "train", "batch": 8, "sequence": 512, "layers": 4}
+    graph = make({"format": "hosim.spec/1", "name": "t5", "builder": model}, "t5")
+    hardware = load_hardware(find_hardware("h100-80gb-sxm"))
+    return graph, hardware, parse_budget(share, graph, hardware)[1]
+
+
+def test_orders_that_hold_as_much_are_told_apart_by_their_lower_bounds():
+    """Updates at the end, as listed, or each right after its gradient: the peak is the same, but not how much has to move when."""
+    graph, hardware, budget = t5_of_four_layers("45%")
+    run = graph_rewrites._RewriteSearch(graph, hardware, budget, 0, replay)
+    orders = run.orders(reorder=True, recompute=True)
+    assert len({order.edits.order for order in orders}) == 3
+    run.attempt(graph, Edits(graph), 0.0)
+    variants = [order.by(recipe) for order in orders for recipe in (2, 8, 1.0)]
+    waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
+    held = promising(variants, waits_ns, run.excess_bytes)[:2]
+    chosen = graph_rewrites._worth_planning(run, variants, waits_ns, run.excess_bytes)
+    bounds = {id(variant): run.bound_ns(variant.graph) for variant in variants}
+    by_bound = [variant for bound_ns, variant in chosen if bound_ns]
+    assert chosen[0][0] == min(bounds.values()) == bounds[id(chosen[0][1])]
+    assert [bound_ns for bound_ns, _ in chosen if bound_ns] == sorted(bounds[id(variant)] for variant in by_bound)
+    assert len(by_bound) == 4
+    assert len({variant.edits.order for variant in by_bound}) >= 2
+    assert all(any(variant is other for _, other in chosen) for variant in held)  # and those that hold least, whatever their bounds
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("share", "before_ns"), [("60%", 37_705_079), ("45%", 60_654_170), ("30%", 108_278_805)])
+def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(share, before_ns):
+    """``before_ns`` is what the plan took when the one other order that was tried was the one that holds least."""
+    graph, hardware, budget = t5_of_four_layers(share)
+    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+    assert verify(plan, hardware, budget) == ()
+    assert plan.edits is not None
+    assert plan.edits.order
+    assert replay(plan, hardware, budget).makespan_ns < 0.96 * before_ns
 
 
 # ---------------------------------------------------------------------------------------------------------- command line

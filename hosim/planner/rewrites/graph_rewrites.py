@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
+from hosim.analysis.bounds import LowerBounds
 from hosim.analysis.liveness import static_curve
 from hosim.edits import Edits
 from hosim.engine import replay
@@ -29,8 +31,10 @@ from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.simulator_state import NEVER
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
+from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
 from hosim.planner.rewrites.variants import DEEPEST, RECIPES, SMALL, Variant, Variants, promising
 
@@ -38,9 +42,13 @@ MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 
 _PLANNED, _PLANNED_IF_SMALL, _ROUNDS = 2, 4, 2
-"""Variants planned in a round, and rounds."""
+"""Variants planned in a round for what they hold, and rounds."""
+_BOUNDED = 4
+"""Variants planned in a round for their lower bounds, half of them in one order of the ops if there are several."""
 _LIKELY = 9
 """Ways to choose drops that are weighed for another order: those that do best for the listed one."""
+_WEIGHED = 4
+"""Variants in each order of the ops whose lower bounds are compared: those that hold least for what they run again."""
 _QUICK = 0.0
 """The effort of plans that are made to compare variants."""
 _WORTH = 1000
@@ -123,12 +131,13 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
     of = {_key(variant): (variant, order) for variant, order in proposed if variant.edits.order or variant.edits.recompute}
     waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
     excess = run.excess_bytes
-    planned = _PLANNED if len(run.workload.ops) > SMALL else _PLANNED_IF_SMALL
     tried: set[tuple[object, ...]] = set()
     found: Variant | None = None
     for _ in range(_ROUNDS):
         better = None
-        for variant in promising([variant for key, (variant, _) in of.items() if key not in tried], planned, waits_ns, excess):
+        for bound_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns, excess):
+            if run.best is not None and bound_ns >= run.best.cost.makespan_ns:
+                continue
             tried.add(_key(variant))
             if run.attempt(variant.graph, variant.edits, _QUICK):
                 better = variant
@@ -140,9 +149,31 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
     return found
 
 
+def _worth_planning(run: _RewriteSearch, variants: Sequence[Variant], waits_ns: int | None, excess_bytes: int) -> list[tuple[int, Variant]]:
+    """The variants to plan, the most promising first, each with what its plan takes at least, in nanoseconds.
+
+    Once there is a plan to beat, those are promising, too, whose graphs have the least lower bounds, as a good plan ends near that of its
+    graph. It does not tell everything, so variants of several orders are planned if there are any.
+    """
+    ranked = promising(variants, waits_ns, excess_bytes)
+    first = ranked[: _PLANNED if len(run.workload.ops) > SMALL else _PLANNED_IF_SMALL]
+    if waits_ns is None:
+        return [(0, variant) for variant in first]
+    by_order: dict[tuple[str, ...], list[Variant]] = {}
+    for variant in ranked:
+        by_order.setdefault(variant.edits.order, []).append(variant)
+    of_each = _BOUNDED if len(by_order) == 1 else _BOUNDED // 2
+    weighed = []
+    for k, alike in enumerate(by_order.values()):
+        bounds = sorted([(run.bound_ns(variant.graph), i) for i, variant in enumerate(alike[:_WEIGHED])])
+        weighed += [(bound_ns, k, i, alike[i]) for bound_ns, i in bounds[:of_each]]
+    found = {_key(variant): (bound_ns, variant) for bound_ns, _, _, variant in sorted(weighed, key=itemgetter(0, 1, 2))[:_BOUNDED]}
+    return [*found.values(), *[(0, variant) for variant in first if _key(variant) not in found]]
+
+
 def _key(variant: Variant) -> tuple[object, ...]:
     """What tells variants apart."""
-    return bool(variant.edits.order), variant.drops
+    return variant.edits.order, variant.edits.recompute
 
 
 class _RewriteSearch:
@@ -165,8 +196,7 @@ class _RewriteSearch:
             return []
         edits = Edits(self.workload)
         found = [Variants(self.problem, edits, candidates(self.problem) if recompute else (), self.budget)]
-        ordered = better_order(self.workload, self.problem.durations, self.budget) if reorder else self.workload
-        if ordered is not self.workload:
+        for ordered in self._other_orders() if reorder else ():
             problem = analyse(ordered, self.hardware)
             edits = Edits(self.workload, tuple([op.name for op in ordered.ops]))
             found.append(Variants(problem, edits, candidates(problem) if recompute else (), self.budget))
@@ -174,12 +204,26 @@ class _RewriteSearch:
             return found if len(found) > 1 or found[0].recomputable else []
         plain = found[0](frozenset())
         deepest = [order.by(recipe) for order in found for recipe in DEEPEST if order.recomputable]
-        return found if any([variant.needs_less_than(plain) for variant in (*deepest, found[-1](frozenset()))]) else []
+        return (
+            found if any([variant.needs_less_than(plain) for variant in (*deepest, *[order(frozenset()) for order in found[1:]])]) else []
+        )
+
+    def _other_orders(self) -> list[Graph]:
+        """The workload with its ops in the order that holds least, and with each op that frees memory as soon as it can be."""
+        least = better_order(self.workload, self.problem.durations, self.budget)
+        other = eager(self.workload)
+        known = [self.workload.ops, least.ops]
+        return [graph for graph in (least, *([] if other.ops in known else [other])) if graph is not self.workload]
 
     def waits(self, outcome: Evaluation) -> bool:
         """Whether ops wait for long enough to be worth another graph."""
         horizon = self.problem.horizon_ns
         return outcome.waits and outcome.cost.makespan_ns - horizon > horizon // _WORTH
+
+    def bound_ns(self, graph: Graph) -> int:
+        """What no plan beats on a variant's graph, in its order, that starts below what the workload puts there."""
+        bounds = graph.derived_on(self.hardware, LowerBounds)
+        return bounds.bound_ns(self.budget, NEVER, repeats=True, homes_kept=True, compete=None)
 
     def attempt(self, graph: Graph, edits: Edits, effort: float, others: Others | None = None) -> bool:
         """Plan a variant; says whether that is the best so far."""

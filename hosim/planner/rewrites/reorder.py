@@ -57,6 +57,17 @@ def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int) -> Graph:
     return graph if best == given else permuted(graph, best)
 
 
+def eager(graph: Graph) -> Graph:
+    """``graph`` with each op that frees at least what it takes as soon as it is ready, and the others in the listed order.
+
+    So an update follows its gradient, and its transfers need not wait for the end of the step. The static peak may be above that of
+    :func:`reorder`'s order. O((ops + uses) log ops).
+    """
+    given = list(range(len(graph.ops)))
+    order = _forward(_model(graph)).greedy(given, True)
+    return graph if order == given else permuted(graph, order)
+
+
 Key = tuple[int, int]
 
 
@@ -143,10 +154,8 @@ def _curve(model: _Model, order: Sequence[int]) -> list[int]:
 
 def _proposals(model: _Model) -> Iterator[list[int]]:
     count = len(model.producers)
-    makers = _users_of(model.makes, len(model.sizes))
-    users = _users_of(model.uses, len(model.sizes))
-    forward = _Schedule(model.producers, model.consumers, model.makes, makers, model.uses, users, model.sizes)
-    backward = _Schedule(model.consumers, model.producers, model.uses, users, model.makes, makers, model.sizes)
+    forward = _forward(model)
+    backward = _Schedule(forward.after, forward.before, forward.frees, forward.users, forward.takes, forward.takers, model.sizes)
     given = list(range(count))
     for eager in (True, False) if count <= _MANY else (True,):
         yield forward.greedy(given, eager)
@@ -155,6 +164,13 @@ def _proposals(model: _Model) -> Iterator[list[int]]:
         yield forward.greedy(late, eager)
     if count <= _BEAM_OPS:
         yield _beam(model)
+
+
+def _forward(model: _Model) -> _Schedule:
+    """List scheduling from the first op on."""
+    makers = _users_of(model.makes, len(model.sizes))
+    users = _users_of(model.uses, len(model.sizes))
+    return _Schedule(model.producers, model.consumers, model.makes, makers, model.uses, users, model.sizes)
 
 
 def _users_of(tensors: Sequence[Sequence[int]], count: int) -> list[list[int]]:

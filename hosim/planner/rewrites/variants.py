@@ -119,20 +119,20 @@ class Variants:
         return best
 
 
-def promising(variants: Iterable[Variant], count: int, waits_ns: int | None, excess_bytes: int) -> list[Variant]:
-    """The ``count`` variants to plan, the most promising first.
+def promising(variants: Iterable[Variant], waits_ns: int | None, excess_bytes: int) -> list[Variant]:
+    """The variants that may be worth a plan, the most promising first.
 
     With a plan in hand that waits for ``waits_ns`` on a graph with ``excess_bytes`` above the budget, the waits are taken to shrink as the
     excess does; a variant that runs ops again for about as long is left out. Without a plan (None), the least excess goes first.
     """
     if waits_ns is None:
-        return sorted(variants, key=lambda variant: variant.weight)[:count]
+        return sorted(variants, key=lambda variant: variant.weight)
     waits = waits_ns
 
     def expected(variant: Variant) -> float:
         return variant.again_ns + waits * variant.excess_bytes / max(1, excess_bytes)
 
-    return sorted((variant for variant in variants if variant.again_ns <= LESS * waits), key=expected)[:count]
+    return sorted((variant for variant in variants if variant.again_ns <= LESS * waits), key=expected)
 
 
 def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
