@@ -34,13 +34,11 @@ def lower_bound_ns(
     workload = plan.workload
     repeats = repeats and plan.runtime is None
     homes = homes_below(workload, hardware)
+    homes_kept = all(plan.initial.get(t, home) == home for t, home in homes.items())  # edits leave tensors in their places
     if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
-        names = [tensor.name for tensor in workload.tensors]
-        homes_kept = all(plan.initial.get(plan.graph.tensor_index[names[t]], home) == home for t, home in homes.items())
         durations = op_durations(workload, hardware)
         return free_order_bound_ns(workload, durations, hardware, budget_bytes, homes if homes_kept else (), repeats=repeats)
     known = workload.derived_on(hardware, LowerBounds)
-    homes_kept = all(plan.initial.get(t, home) == home for t, home in homes.items())
     bound = known.bound_ns(budget_bytes, result.makespan_ns, repeats=repeats, homes_kept=homes_kept, compete=compete)
     proof = plan.proof
     if proof is None or not (repeats and homes_kept) or (proof.workload, proof.hardware) != (workload, hardware):

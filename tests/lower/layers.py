@@ -5,6 +5,7 @@ import torch
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.lower.insert import insert
+from hosim.lower.on_cpu import CpuDevice
 from hosim.lower.torch_program import capture
 
 GIB = 1 << 30
@@ -34,6 +35,17 @@ class Layers(torch.nn.Module):
         for weight in self.layers:
             x = torch.relu(torch.mm(x, weight))
         return x
+
+
+class AbsentGpu(CpuDevice):
+    """A GPU that is not here: a capture for it can be made, and nothing can run."""
+
+    def __init__(self):
+        super().__init__(machine())
+        self.torch_device = torch.device("cuda", 0)
+
+    def has(self, tensor):
+        return tensor.device == self.torch_device
 
 
 def program_of(model, x, name="layers"):

@@ -8,14 +8,13 @@ torch = pytest.importorskip("torch")
 
 import fake_cuda  # noqa: E402
 from fake_cuda import Launched  # noqa: E402
-from layers import machine  # noqa: E402
+from layers import AbsentGpu, machine  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import callable as callables  # noqa: E402
 from hosim.lower import on_cuda  # noqa: E402
 from hosim.lower.model_origins import CpuOrigin  # noqa: E402
-from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 
 MIB = 1 << 20
@@ -205,16 +204,8 @@ def test_a_capture_for_a_gpu_that_is_not_here():
         def forward(self, x):
             return x @ self.weight + torch.arange(4, device=x.device) + torch.tensor([1.0, 2, 3, 4]).to(x.device)
 
-    class Gpu(CpuDevice):
-        def __init__(self):
-            super().__init__(machine())
-            self.torch_device = torch.device("cuda", 0)
-
-        def has(self, tensor):
-            return tensor.device == self.torch_device
-
     model = Positions()
-    captured = callables.inference(model, torch.ones(2, 4), "positions", Gpu())
+    captured = callables.inference(model, torch.ones(2, 4), "positions", AbsentGpu())
     nodes = captured.program.module.graph.nodes
     assert next(n for n in nodes if "arange" in n.name).kwargs["device"] == torch.device("cuda", 0)
     (held,) = [name for name in captured.held if name not in captured.constants]

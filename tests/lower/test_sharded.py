@@ -15,7 +15,7 @@ from torch import distributed  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed")
 
-from layers import machine  # noqa: E402
+from layers import AbsentGpu  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard  # noqa: E402
@@ -24,7 +24,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.lower.offloaded_step import training  # noqa: E402
-from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.replicas import STREAM  # noqa: E402
 from hosim.lower.sharded import Shards  # noqa: E402
 
@@ -264,15 +263,7 @@ def test_what_shards_as_the_first_fsdp_did_is_refused(alone, is_training):
 
 
 def test_a_model_that_is_sharded_where_it_will_not_run_is_refused(alone):
-    class Gpu(CpuDevice):
-        def __init__(self):
-            super().__init__(machine())
-            self.torch_device = torch.device("cuda", 0)
-
-        def has(self, tensor):
-            return tensor.device == self.torch_device
-
     model = made()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(InputError, match=r"sharded by FSDP on the CPU, and the plan is for cuda:0; shard it there$"):
-        training(model, {"x": X}, optimizer, loss_of, "two", Gpu())
+        training(model, {"x": X}, optimizer, loss_of, "two", AbsentGpu())

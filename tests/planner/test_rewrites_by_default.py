@@ -24,6 +24,7 @@ from hosim.io import save_hardware, save_workload
 from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware
 from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.reorder import reorder
 from hosim.planner.rewrites.variants import promising
@@ -201,10 +202,10 @@ def test_orders_that_hold_as_much_are_told_apart_by_their_lower_bounds():
     waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
     held = promising(variants, waits_ns, run.excess_bytes)[:2]
     chosen = graph_rewrites._worth_planning(run, variants, waits_ns, run.excess_bytes)
-    bounds = {id(variant): run.bound_ns(variant.graph) for variant in variants}
-    by_bound = [variant for bound_ns, variant in chosen if bound_ns]
+    bounds = {id(variant): bound_ns(variant.graph, hardware, budget) for variant in variants}
+    by_bound = [variant for least_ns, variant in chosen if least_ns]
     assert chosen[0][0] == min(bounds.values()) == bounds[id(chosen[0][1])]
-    assert [bound_ns for bound_ns, _ in chosen if bound_ns] == sorted(bounds[id(variant)] for variant in by_bound)
+    assert [least_ns for least_ns, _ in chosen if least_ns] == sorted(bounds[id(variant)] for variant in by_bound)
     assert len(by_bound) == 4
     assert len({variant.edits.order for variant in by_bound}) >= 2
     assert all(any(variant is other for _, other in chosen) for variant in held)  # and those that hold least, whatever their bounds

@@ -193,7 +193,7 @@ def _good_enough_ns(problem: Problem, budget: int) -> int:
     """The makespan at which to stop."""
     count, floor_ns = len(problem.graph.ops), problem.horizon_ns
     if count > _BOUNDED:
-        floor_ns = max(floor_ns, bound_ns(problem, budget))
+        floor_ns = max(floor_ns, bound_ns(problem.graph, problem.hardware, budget))
     return floor_ns + floor_ns // _CLOSE if count > _LARGE else floor_ns
 
 
@@ -244,7 +244,7 @@ def _sweeps(
     for slow in _SLOW_IF_SMALL if small else _SLOW:
         best.attempt(replace(best.first, slow=slow))
         if bounded and not best.finished:
-            least_ns = bound_ns(problem, budget)
+            least_ns = bound_ns(problem.graph, problem.hardware, budget)
             best.floor_ns = max(floor_ns, least_ns + least_ns // _NEAR)
             if slow == _SLOW[0] and least_ns > problem.horizon_ns:  # the channels are what takes the time
                 best.spread_and_refine_if_enough(least_ns + least_ns // _RATHER_NEAR)

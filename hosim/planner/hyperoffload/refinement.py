@@ -9,13 +9,15 @@ from random import Random
 
 from hosim.analysis.bounds import LowerBounds
 from hosim.engine import replay
+from hosim.graph import Graph
+from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.annealing import Restart
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.local_search import improve
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem, with_gaps_between_neighbours
+from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.simulator_state import NEVER
@@ -40,9 +42,9 @@ _FEW = 24
 """Ops up to which the last search begins from other choices, too, and graphs of a single stream have one: beyond, that seldom pays."""
 
 
-def bound_ns(problem: Problem, budget_bytes: int) -> int:
-    """Nanoseconds that no plan within a budget beats."""
-    bounds = problem.graph.derived_on(problem.hardware, LowerBounds)
+def bound_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
+    """Nanoseconds that no plan within a budget beats, of those that start below what the workload puts there."""
+    bounds = graph.derived_on(hardware, LowerBounds)
     return bounds.bound_ns(budget_bytes, NEVER, repeats=True, homes_kept=True, compete=None)
 
 
@@ -137,7 +139,7 @@ def refined(
     if count > (SMALL if several else _FEW) or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best
     if effort > 0:
-        floor_ns = max(floor_ns, bound_ns(problem, evaluate.budget_bytes))
+        floor_ns = max(floor_ns, bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes))
     again: list[tuple[int, Restart | None]] = [(seed, None)] if several else []
     if count <= _FEW:
         again.append((seed + 1, restart))

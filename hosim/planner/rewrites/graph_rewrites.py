@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from hosim.analysis.bounds import LowerBounds
 from hosim.analysis.liveness import static_curve
 from hosim.edits import Edits
 from hosim.engine import replay
@@ -31,7 +30,7 @@ from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.simulator_state import NEVER
+from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
@@ -135,8 +134,8 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
     found: Variant | None = None
     for _ in range(_ROUNDS):
         better = None
-        for bound_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns, excess):
-            if run.best is not None and bound_ns >= run.best.cost.makespan_ns:
+        for least_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns, excess):
+            if run.best is not None and least_ns >= run.best.cost.makespan_ns:
                 continue
             tried.add(_key(variant))
             if run.attempt(variant.graph, variant.edits, _QUICK):
@@ -165,9 +164,9 @@ def _worth_planning(run: _RewriteSearch, variants: Sequence[Variant], waits_ns: 
     of_each = _BOUNDED if len(by_order) == 1 else _BOUNDED // 2
     weighed = []
     for k, alike in enumerate(by_order.values()):
-        bounds = sorted([(run.bound_ns(variant.graph), i) for i, variant in enumerate(alike[:_WEIGHED])])
-        weighed += [(bound_ns, k, i, alike[i]) for bound_ns, i in bounds[:of_each]]
-    found = {_key(variant): (bound_ns, variant) for bound_ns, _, _, variant in sorted(weighed, key=itemgetter(0, 1, 2))[:_BOUNDED]}
+        bounds = sorted([(bound_ns(variant.graph, run.hardware, run.budget), i) for i, variant in enumerate(alike[:_WEIGHED])])
+        weighed += [(least_ns, k, i, alike[i]) for least_ns, i in bounds[:of_each]]
+    found = {_key(variant): (least_ns, variant) for least_ns, _, _, variant in sorted(weighed, key=itemgetter(0, 1, 2))[:_BOUNDED]}
     return [*found.values(), *[(0, variant) for variant in first if _key(variant) not in found]]
 
 
@@ -204,26 +203,21 @@ class _RewriteSearch:
             return found if len(found) > 1 or found[0].recomputable else []
         plain = found[0](frozenset())
         deepest = [order.by(recipe) for order in found for recipe in DEEPEST if order.recomputable]
-        return (
-            found if any([variant.needs_less_than(plain) for variant in (*deepest, *[order(frozenset()) for order in found[1:]])]) else []
-        )
+        reordered = [order(frozenset()) for order in found[1:]]
+        return found if any([variant.needs_less_than(plain) for variant in (*deepest, *reordered)]) else []
 
     def _other_orders(self) -> list[Graph]:
         """The workload with its ops in the order that holds least, and with each op that frees memory as soon as it can be."""
-        least = better_order(self.workload, self.problem.durations, self.budget)
-        other = eager(self.workload)
-        known = [self.workload.ops, least.ops]
-        return [graph for graph in (least, *([] if other.ops in known else [other])) if graph is not self.workload]
+        found = [self.workload]
+        for graph in (better_order(self.workload, self.problem.durations, self.budget), eager(self.workload)):
+            if all(graph.ops != other.ops for other in found):
+                found.append(graph)
+        return found[1:]
 
     def waits(self, outcome: Evaluation) -> bool:
         """Whether ops wait for long enough to be worth another graph."""
         horizon = self.problem.horizon_ns
         return outcome.waits and outcome.cost.makespan_ns - horizon > horizon // _WORTH
-
-    def bound_ns(self, graph: Graph) -> int:
-        """What no plan beats on a variant's graph, in its order, that starts below what the workload puts there."""
-        bounds = graph.derived_on(self.hardware, LowerBounds)
-        return bounds.bound_ns(self.budget, NEVER, repeats=True, homes_kept=True, compete=None)
 
     def attempt(self, graph: Graph, edits: Edits, effort: float, others: Others | None = None) -> bool:
         """Plan a variant; says whether that is the best so far."""

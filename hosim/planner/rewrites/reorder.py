@@ -157,11 +157,11 @@ def _proposals(model: _Model) -> Iterator[list[int]]:
     forward = _forward(model)
     backward = _Schedule(forward.after, forward.before, forward.frees, forward.users, forward.takes, forward.takers, model.sizes)
     given = list(range(count))
-    for eager in (True, False) if count <= _MANY else (True,):
-        yield forward.greedy(given, eager)
-        late = backward.greedy(given[::-1], eager)[::-1]
+    for at_once in (True, False) if count <= _MANY else (True,):
+        yield forward.greedy(given, at_once)
+        late = backward.greedy(given[::-1], at_once)[::-1]
         yield late
-        yield forward.greedy(late, eager)
+        yield forward.greedy(late, at_once)
     if count <= _BEAM_OPS:
         yield _beam(model)
 
