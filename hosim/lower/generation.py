@@ -37,7 +37,8 @@ from hosim.lower.torch_program import TorchProgram, lift_constants, read
 from hosim.lower.transfers import Device
 from hosim.result import Result
 
-_CACHE = "past_key_values"
+_FORMER = "past_key_values"
+"""What transformers before 5.24 calls a model's cache, in arguments and results. Later versions take it, too."""
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 """Types of arguments that are constants of a program."""
@@ -67,6 +68,7 @@ class OffloadedGenerator(OffloadedModel):
         self._planner = planner
         self._programs: dict[Any, _Program] = {}
         self._twin: Any = None
+        self._cache = _cache_name(captured.model)
 
     @property
     def programs(self) -> Sequence[Result]:
@@ -87,15 +89,18 @@ class OffloadedGenerator(OffloadedModel):
         if getattr(model.config, "is_encoder_decoder", False):
             raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
         config = args[1] if len(args) > 1 else kwargs.get("generation_config")
-        if kwargs.get(_CACHE) is None and getattr(config or model.generation_config, "cache_implementation", None) is None:
+        no_cache = all(kwargs.get(name) is None for name in (self._cache, _FORMER))
+        if no_cache and getattr(config or model.generation_config, "cache_implementation", None) is None:
             kwargs.setdefault("cache_implementation", "static")
         kwargs["disable_compile"] = True
         with self._one_at_a_time:
             return self._copy().generate(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results; with a cache (``past_key_values``) by programs as those of :meth:`generate`."""
-        if kwargs.get(_CACHE) is None:
+        """The model's results; with a cache by programs as those of :meth:`generate`."""
+        if self._cache not in kwargs and kwargs.get(_FORMER) is not None:
+            kwargs[self._cache] = kwargs.pop(_FORMER)
+        if kwargs.get(self._cache) is None:
             return super()._call(*args, **kwargs)
         self._require_caches()
         names = list(inspect.signature(self._captured.model.forward).parameters)
@@ -119,7 +124,7 @@ class OffloadedGenerator(OffloadedModel):
         self._require_as_captured()
         if args:
             raise InputError("generate calls this model with arguments by position, which it cannot do offloaded")
-        cache = kwargs.pop(_CACHE, None)
+        cache = kwargs.pop(self._cache, None)
         layers = _static_layers(cache)
         for layer in layers:
             for name, tensor in _tensors(layer).items():
@@ -144,7 +149,7 @@ class _Traced:
     """A traced call. ``inputs`` are the placeholders of its tensors, of the cache's, and of ``constants``.
 
     The program returns the tensors of ``spec`` (the others are ``leaves``), and then the cache's new tensors: ``made`` has layer and name
-    of each. ``after`` are the other attributes of each layer after the call.
+    of each. ``after`` are the other attributes of each layer after the call. ``cache`` is its name among the results.
     """
 
     program: TorchProgram
@@ -154,6 +159,7 @@ class _Traced:
     leaves: tuple[Any, ...]
     made: tuple[tuple[int, str], ...]
     after: tuple[Mapping[str, Any], ...]
+    cache: str
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ class _Program:
             setattr(cache.layers[i], name, next(results))
         for layer, after in zip(cache.layers, traced.after, strict=True):
             vars(layer).update(after)
-        output[_CACHE] = cache
+        output[traced.cache] = cache
         return output
 
 
@@ -187,6 +193,7 @@ def _traced(
 ) -> _Traced:
     """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like ``leaves`` and a cache like this one."""
     held = [one for one in whole.givens if one.own]
+    cache_name = _cache_name(twin)
     traced = copy.copy(cache)
     traced.layers = [copy.copy(layer) for layer in cache.layers]
     places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
@@ -200,13 +207,13 @@ def _traced(
         seen: dict[str, Any] = {}
 
         def call(*_: torch.Tensor) -> list[torch.Tensor]:
-            output = type(twin).forward(twin, **tree_unflatten(given, spec), **{_CACHE: traced})
-            kept: Any = getattr(output, _CACHE, None)
+            output = type(twin).forward(twin, **tree_unflatten(given, spec), **{cache_name: traced})
+            kept: Any = getattr(output, cache_name, None)
             if kept is not traced:
                 raise InputError(
                     "the model does not return the cache that it is given; call it with use_cache=True, and not with return_dict=False"
                 )
-            output[_CACHE] = None
+            output[cache_name] = None
             results, seen["spec"] = tree_flatten(output)
             seen["leaves"] = tuple(_TENSOR if isinstance(result, torch.Tensor) else result for result in results)
             seen["made"] = tuple(
@@ -232,7 +239,8 @@ def _traced(
     named = [replace(one, placeholder=key, name=one.name or key) for one, key in zip(givens, names, strict=True)]
     program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
     after = tuple({key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)} for layer in traced.layers)
-    return _Traced(program, tuple(names[len(held) :]), tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after)
+    inputs_of_call = tuple(names[len(held) :])
+    return _Traced(program, inputs_of_call, tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after, cache_name)
 
 
 def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
@@ -268,6 +276,11 @@ def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: 
     length = twin._previous_max_cache_length
     cache.layers = [StaticLayer(max_cache_len=length) if type(one) is StaticSlidingWindowLayer else one for one in cache.layers]
     return cache
+
+
+def _cache_name(model: Any) -> str:
+    """What this model's ``forward`` calls its cache: ``cache`` since transformers 5.24."""
+    return _FORMER if _FORMER in inspect.signature(model.forward).parameters else "cache"
 
 
 def _static_layers(cache: Any) -> Sequence[Any]:

@@ -98,6 +98,7 @@ def test_a_training_step_does_the_work_of_transformers(name):
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith(("bert", "vit", "deepseek"))])  # which keeps no latents
 def test_a_decoding_step_does_the_work_of_transformers_and_has_its_cache(name):
     torch = pytest.importorskip("torch")
+    from installed_transformers import CACHE
     from torch.utils.flop_counter import FlopCounterMode
 
     kind, config, model, inputs = model_of(name)
@@ -106,7 +107,7 @@ def test_a_decoding_step_does_the_work_of_transformers_and_has_its_cache(name):
         before = model(**{**inputs, **{key: inputs[key][:, :11] for key in last}, "use_cache": True})
         kept = {"encoder_outputs": (before.encoder_last_hidden_state,)} if kind in CLASSES else {}
         with FlopCounterMode(display=False) as counter:
-            cache = model(**last, **kept, past_key_values=before.past_key_values, use_cache=True).past_key_values
+            cache = model(**last, **kept, **{CACHE: before[CACHE]}, use_cache=True)[CACHE]
     source = {"sequence": 12} if kind in ("t5", "mt5") else {}
     graph = hosim.load({"model": config.to_dict(), "batch": 2, "phase": "decode", "context": 12, **source})
     assert sum(op.flops for op in graph.ops) == counter.get_total_flops()

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from exported_models import MODELS  # noqa: E402
+from installed_transformers import CACHE  # noqa: E402
 from lowering import MACHINE, same  # noqa: E402
 from transformers.cache_utils import StaticLayer  # noqa: E402
 
@@ -69,7 +70,7 @@ def test_generating_and_what_cannot():
             "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...) (got {})"
         )
         assert refused(ours, PROMPT, cache_implementation="dynamic") == fixed.format("DynamicCache")
-        assert refused(ours, PROMPT, past_key_values=transformers.DynamicCache(config=model.config)) == fixed.format("DynamicCache")
+        assert refused(ours, PROMPT, **{CACHE: transformers.DynamicCache(config=model.config)}) == fixed.format("DynamicCache")
         assert refused(ours, PROMPT, use_cache=False) == fixed.format("no cache")
         assert refused(ours, PROMPT, cache_implementation="offloaded_static") == fixed.format("an offloaded StaticCache")
         ours._captured.model.train()
@@ -91,13 +92,13 @@ def test_generating_and_what_cannot():
     assert same(list(model.parameters()), before)
 
 
-def decoded(call, config, first=PROMPT, tokens=4):
+def decoded(call, config, first=PROMPT, tokens=4, name=CACHE):
     """The logits of a loop over a cache of one's own, and what the cache has then."""
     cache, now, logits = transformers.StaticCache(config=config, max_cache_len=12), first, []
     for _ in range(tokens):
         with torch.no_grad():
-            result = call(now, past_key_values=cache, use_cache=True)
-        assert result.past_key_values is cache
+            result = call(now, **{name: cache}, use_cache=True)
+        assert result[CACHE] is cache
         logits.append(result.logits)
         now = result.logits[:, -1:].argmax(-1)
     return logits, [(layer.keys, layer.values) for layer in cache.layers], cache.get_seq_length()
@@ -111,14 +112,15 @@ def test_a_loop_of_ones_own_with_a_cache():
         whole = model(input_ids=PROMPT, use_cache=False).logits
     with offloaded(model, policy="layerwise", parameters={}) as ours:
         assert same(decoded(ours, model.config), wanted)
+        assert same(decoded(ours, model.config, name="past_key_values"), wanted)  # its name before transformers 5.24
         assert len(ours.programs) == 2
         assert torch.equal(ours(input_ids=PROMPT, use_cache=False).logits, whole)
         own = transformers.StaticCache(config=model.config, max_cache_len=12)
         for given, message in [
-            ({"past_key_values": transformers.DynamicCache(config=model.config)}, "needs a cache of fixed sizes, .*got DynamicCache"),
-            ({"past_key_values": own, "use_cache": False}, "call it with use_cache=True"),
-            ({"past_key_values": own, "return_dict": False}, "not with return_dict=False"),
-            ({"past_key_values": own, "input_ids": PROMPT}, "given twice"),
+            ({CACHE: transformers.DynamicCache(config=model.config)}, "needs a cache of fixed sizes, .*got DynamicCache"),
+            ({CACHE: own, "use_cache": False}, "call it with use_cache=True"),
+            ({CACHE: own, "return_dict": False}, "not with return_dict=False"),
+            ({CACHE: own, "input_ids": PROMPT}, "given twice"),
         ]:
             with pytest.raises(InputError, match=message):
                 ours(PROMPT, **given)
@@ -154,8 +156,8 @@ def test_families(name, attention):
     def all_of(model, **more):
         made = [scored(model, **{"prompt": PROMPT, **call}, **more) for call in calls]
         cache = transformers.StaticCache(config=config, max_cache_len=16)
-        first = model.generate(PROMPT, past_key_values=cache, max_new_tokens=3, do_sample=False)
-        return made, first, model.generate(first, past_key_values=cache, max_new_tokens=3, do_sample=False)
+        first = model.generate(PROMPT, **{CACHE: cache}, max_new_tokens=3, do_sample=False)
+        return made, first, model.generate(first, **{CACHE: cache}, max_new_tokens=3, do_sample=False)
 
     config = model.config
     wanted = all_of(model, cache_implementation="static")
@@ -199,7 +201,7 @@ def test_windows_that_slide(name, attention):
         cache.layers = [StaticLayer(max_cache_len=length) for _ in cache.layers]
         return cache
 
-    wanted = [scored(model, **greedy, past_key_values=whole(), **more) for more in ({}, padded)]
+    wanted = [scored(model, **greedy, **{CACHE: whole()}, **more) for more in ({}, padded)]
     dynamic = [scored(model, **greedy, **more) for more in ({}, padded)]
     with offloaded(model) as ours:
         made = [scored(ours, **greedy, **more) for more in ({}, padded)]
@@ -216,7 +218,7 @@ def test_models_that_cannot():
     model = model_of("mistral")
     own = transformers.StaticCache(config=model.config, max_cache_len=8)
     with offloaded(model, policy="layerwise", parameters={}, budget=None) as ours:
-        assert refused(ours, PROMPT, past_key_values=own).startswith(window)
+        assert refused(ours, PROMPT, **{CACHE: own}).startswith(window)
     both = {"input_ids": PROMPT, "decoder_input_ids": PROMPT, "use_cache": False}
     with hosim.offload(model_of("t5"), both, hardware=MACHINE, policy="layerwise") as ours:
         assert refused(ours, PROMPT) == "generate calls encoder and decoder apart, and only models without an encoder can do so offloaded"
