@@ -13,6 +13,7 @@ from hosim.models.build import build
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from installed_transformers import narrowed  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -64,7 +65,7 @@ def truth(name, config, batch, sequence, checkpoint=False):
     torch.set_default_dtype(torch.bfloat16)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = cls(cls.config_class(**config, attn_implementation="sdpa")).train()
+            model = narrowed(cls(cls.config_class(**config, attn_implementation="sdpa")).train())
             if checkpoint:
                 enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its name before 6
                 enable({"use_reentrant": False})
@@ -129,7 +130,7 @@ def test_a_traced_step(model, name, sizes, other, attention, optimizer, compared
     def make():
         cls = getattr(transformers, name)
         with torch.device("meta"):
-            return cls(cls.config_class(**sizes, **other, attn_implementation="sdpa", use_cache=False)).train()
+            return narrowed(cls(cls.config_class(**sizes, **other, attn_implementation="sdpa", use_cache=False)).train())
 
     ids = torch.empty(2, 512, dtype=torch.int64, device="meta")
     known_to_torch = "adamw-master" if optimizer == "adamw" else optimizer
