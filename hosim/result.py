@@ -257,6 +257,9 @@ class Result(InCells):
         that.
     unknown_ops
         The ops whose FLOP nobody could count, if there are some.
+    guessed_collectives
+        How many collectives take the time of their bytes in the device tier, since nothing says how fast the links between devices are;
+        ``None`` if there are none.
     allocator
         What an allocator made of the device tier, if one placed its bytes.
     devices
@@ -312,6 +315,7 @@ class Result(InCells):
     failed: bool = False
     ideal_ns: int | None = None
     unknown_ops: UnknownOps | None = None
+    guessed_collectives: int | None = None
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None

@@ -27,6 +27,8 @@ from hosim.api.inputs import (
 )
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.left_out import notes
 from hosim.result import Result
@@ -111,7 +113,6 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
 
     graph = load(workload)
-    about = [f"{word}: {line}" for word, line in notes(graph)]
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
@@ -121,7 +122,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
             table = ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
-        table.attrs["notes"] = [*about, *less_than_asked(budget, graph, machines)]
+        table.attrs["notes"] = [*_about(graph, machines), *less_than_asked(budget, graph, machines)]
         return table
     profile = machine(hardware)
     choices = choices_of(policies, graph)
@@ -130,9 +131,14 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
-    table.attrs["notes"] = [*about, *less_than_asked(budget, graph, [profile])]
+    table.attrs["notes"] = [*_about(graph, [profile]), *less_than_asked(budget, graph, [profile])]
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
+
+
+def _about(graph: Graph, machines: Sequence[Hardware]) -> list[str]:
+    """What a reader of the figures has to know."""
+    return [f"{word}: {line}" for word, line in notes(graph, *machines)]
 
 
 def sweep(
@@ -176,8 +182,8 @@ def sweep(
     -------
     pandas.DataFrame
         One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows.figure_columns` in nanoseconds and
-        bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what bounds a channel whose bandwidth is varied
-        beyond it.
+        bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the figures has to know, and
+        about what bounds a channel whose bandwidth is varied beyond it.
 
     Raises
     ------
@@ -223,7 +229,7 @@ def sweep(
                 progress(done, total, failed)
 
         table = swept(asked, points, target, runner, told).frame
-    table.attrs["notes"] = capped(asked, points)
+    table.attrs["notes"] = [*_about(asked.graph, [asked.hardware]), *capped(asked, points)]
     return table
 
 

@@ -27,6 +27,7 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     print_json,
+    say_notes,
     written,
 )
 from hosim.cli.progress import progress
@@ -66,7 +67,6 @@ def plan(
     from hosim.cache_plan import counted_cache_ops
     from hosim.engine import replay
     from hosim.io import save_plan
-    from hosim.left_out import notes
     from hosim.plain_text import counted
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -96,8 +96,7 @@ def plan(
     if said is not None:
         say(f"note: {said}")
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
-    for word, line in notes(graph):
-        say(f"note: {word}: {line}")
+    say_notes(graph, machine)
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
         say(f"note: {no_offload_sentence(answer, budget_bytes)}")

@@ -23,6 +23,7 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     print_json,
+    say_notes,
 )
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
@@ -59,6 +60,7 @@ def robustness(
     graph = graph_of(workload)
     choices = choices_of(policies, no_recompute, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)
+    say_notes(graph, machine)
     with progress() as tell:
         figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))
         alone_ns = ideal_ns(graph, machine)

@@ -237,6 +237,14 @@ def hardware_of(text: str, devices: int | None = None) -> Hardware:
     return loaded if devices is None else replace(loaded, devices=devices)
 
 
+def say_notes(graph: Graph, *machines: Hardware) -> None:
+    """What a reader of the figures has to know, as notes on stderr: of the workload, and of its times on each machine."""
+    from hosim.left_out import notes
+
+    for word, line in notes(graph, *machines):
+        say(f"note: {word}: {line}")
+
+
 def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
     """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for; ``None`` if both sigmas are 0."""
     from hosim.jitter import Jitter
@@ -278,13 +286,14 @@ def choices_of(text: str | None, no_recompute: bool, routed: bool = False, graph
 def question_of(
     workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None, no_recompute: bool = False
 ) -> Question:
-    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with a note on stderr if the machine has less than the budget."""
+    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a reader of the answer needs."""
     from hosim.study.scenario import Question
 
     choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware, devices)
     graph = graph_of(workload)
     budget_of(budget, graph, machine)
+    say_notes(graph, machine)
     return Question(graph, machine, choice, budget)
 
 

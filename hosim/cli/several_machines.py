@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json
+from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import HosimError, InfeasibleError, InputError
 
@@ -31,6 +31,7 @@ def compare_on_machines(
     profiles = [hardware_of(name, devices) for name in dict.fromkeys(names)]
     choices = choices_of(policies or "hyperoffload", no_recompute)
     graph = graph_of(workload)
+    say_notes(graph, *profiles)
     with progress() as tell:
         found = compare_machines(graph, profiles, choices, budget, tell)
     if json:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median_low
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
+from hosim.costmodel.guessed_collectives import guessed_collectives
 from hosim.costmodel.makespan_interval import makespan_interval
 from hosim.engine import oom
 from hosim.engine.channels import ChannelQueue
@@ -76,6 +77,7 @@ def of_device(
         slowed_ns=sum(slowed.values()) if modelled[0] or any(slowed.values()) else None,
         peers_ns=sum(waited.values()) if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
+        guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,

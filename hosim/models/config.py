@@ -109,7 +109,7 @@ class Run:
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
     the pipeline stage ``stage``. Those that share experts have tokens of their own; they are among the ``data`` devices, if there are some.
     Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and receives at the same time; without it
-    collectives take the time of their bytes in the device tier.
+    and where the machine has no links, collectives take the time of their bytes in the device tier, and every table says so.
 
     ``sequence_parallel``: between the products of a layer that devices share, each has its own tokens alone (Korthikanti et al., MLSys
     2023), in training; the tokens of all are kept where a product reads them, or with ``regather`` gathered again for the gradient of its

@@ -305,6 +305,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         },
         "plan": dict(result.plan),
         **({"unknown_ops": asdict(result.unknown_ops)} if result.unknown_ops else {}),
+        **({"guessed_collectives": result.guessed_collectives} if result.guessed_collectives else {}),
         "without_gap": {"tensors": explained.without_gap_tensors, "bytes": explained.without_gap_bytes},
         "reasons": dict(sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)),
         "regions": [

@@ -59,7 +59,7 @@ def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mappin
     peak = sum(resident.values())
     grid = OpenTable.grid(padding=(0, 2))
     grid.add_row("workload", begins_bold(graph.name, f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}"))
-    for word, line in notes(graph):
+    for word, line in notes(graph, hardware):
         grid.add_row(word, lines_of(line))
     grid.add_row("all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}"))
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))

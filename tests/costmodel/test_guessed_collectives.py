@@ -1,0 +1,137 @@
+"""Collectives that nobody says the time of: every command and every result names them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hosim
+from hosim.cli.main import app
+from hosim.costmodel.guessed_collectives import guessed_collectives
+from hosim.costmodel.op_time import op_durations
+from hosim.edits import COLLECTIVE_KINDS
+from hosim.graph import GraphBuilder
+from hosim.hardware import Fabric
+from hosim.io import load_hardware, save_workload
+from hosim.io.result_file import result_from_dict, result_to_dict
+from hosim.io.shipped import find_hardware, hardware
+from hosim.models.build import build
+
+MIB = 1 << 20
+SHARED = {"model": "gpt2", "phase": "train", "sequence": 32, "data": 4, "zero": 3, "layers": 2}
+SAID = "timed as if links between devices were as fast as hbm, since nothing says how fast they are"
+
+
+def machine(name):
+    return load_hardware(find_hardware(name))
+
+
+def summing(kind="all_reduce", duration_ns=None, size=16 * MIB, **more):
+    """An op that takes 1 ms, and a collective over 16 MiB."""
+    b = GraphBuilder("summing")
+    b.tensor("x", size, "input")
+    b.op("f", "matmul", inputs=["x"], outputs=[], duration_ns=1_000_000)
+    b.op("sum", kind, mutates=["x"], bytes_accessed=2 * size, duration_ns=duration_ns, **more)
+    return b.build()
+
+
+def test_a_collective_over_links_that_nobody_describes_is_a_guess():
+    """16 MiB are read and written at the bandwidth of memory: ten times as fast as over PCIe."""
+    graph, there = summing(), machine("t4")
+    assert guessed_collectives(graph, there) == (1,)
+    taken_s = op_durations(graph, there)[1] / 1e9
+    assert 16 * MIB / taken_s > 9 * 12e9  # PCIe 3.0 has some 12 GB/s after all overheads
+
+
+@pytest.mark.parametrize("kind", sorted(COLLECTIVE_KINDS))
+def test_kinds_of_collectives(kind):
+    assert guessed_collectives(summing(kind), machine("toy")) == (() if kind in {"wait_tensor", "barrier"} else (1,))
+
+
+def test_what_is_known_is_no_guess():
+    there = machine("t4")
+    assert guessed_collectives(summing(duration_ns=5), there) == ()
+    assert guessed_collectives(summing(size=0), there) == ()
+    assert guessed_collectives(summing("softmax"), there) == ()
+    timed = summing(kernel="all_reduce", sizes=(4, 16 * MIB))
+    assert guessed_collectives(timed, there) == (1,)
+    assert guessed_collectives(timed, machine("h100-80gb-sxm")) == ()  # its profile has links
+    assert guessed_collectives(timed, machine("rtx-4090")) == ()  # and this one a fabric that collectives cross
+    joined = replace(machine("toy"), fabrics=(Fabric("nvlink", 10**9, (), collectives=1),))
+    assert guessed_collectives(timed, joined) == ()  # rule 19
+    assert guessed_collectives(summing("send"), joined) == ()
+    assert guessed_collectives(summing("broadcast"), joined) == (1,)  # nobody says what it sends
+
+
+def test_built_workloads_on_every_profile():
+    """Where a profile has links, or a fabric that collectives cross, their time is known; with ``link`` it is everywhere."""
+    graph, linked = build("shared", SHARED), build("shared", {**SHARED, "link": "25 GB/s"})
+    count = sum(op.kind in COLLECTIVE_KINDS for op in graph.ops)
+    assert count > 2
+    for name in hardware():
+        there = machine(name)
+        has_links = there.compute.processor is not None and there.compute.processor.link_bytes_per_s > 0
+        is_crossed = any(fabric.collectives for fabric in there.fabrics)
+        assert len(guessed_collectives(graph, there)) == (0 if has_links or is_crossed else count), name
+        assert guessed_collectives(linked, there) == ()
+
+
+COMMANDS = {
+    "plan": ["plan", "w.json", "-H", "toy", "-p", "resident", "-o", "plan.json"],
+    "compare": ["compare-policies", "w.json", "-H", "toy", "--policies", "resident"],
+    "replay": ["replay", "plan.json", "w.json", "-H", "toy"],
+    "sweep": ["sweep", "w.json", "-H", "toy", "-p", "resident", "--vary", "tiers.hbm.bandwidth=1..2TB/s:2", "-j", "1"],
+    "fit": ["fit", "w.json", "-H", "toy", "-p", "resident", "--largest", "budget=80..100B:3", "--slowdown", "2"],
+    "blame": ["blame", "w.json", "-H", "toy", "-p", "resident"],
+    "frontier": ["frontier", "w.json", "-H", "toy", "-p", "resident"],
+    "robustness": ["robustness", "w.json", "-H", "toy", "--policies", "resident", "-n", "2"],
+    "machines": ["compare-policies", "w.json", "-H", "toy,h100-80gb-sxm", "--policies", "resident"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_so(command, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    timed = summing(kernel="all_reduce", sizes=(4, 64), size=64)
+    save_workload(timed, tmp_path / "w.json")
+    hosim.save_plan(hosim.Plan(timed), tmp_path / "plan.json")
+    outcome = CliRunner().invoke(app, COMMANDS[command])
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.output.count(SAID) == 1
+    assert ("on toy, 1 collective" in outcome.output) == (command == "machines")  # and not on the H100
+    save_workload(summing(kernel="all_reduce", sizes=(4, 64), size=64, duration_ns=7), tmp_path / "w.json")
+    outcome = CliRunner().invoke(app, COMMANDS[command])
+    assert outcome.exit_code == 0, outcome.output
+    assert SAID not in outcome.output
+
+
+def test_a_result_says_so_and_is_read_again(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for duration_ns, expected in ((None, 1), (5, None)):
+        save_workload(summing(duration_ns=duration_ns, size=64), tmp_path / "w.json")
+        (said,) = json.loads(CliRunner().invoke(app, [*COMMANDS["compare"], "--json"]).stdout)["results"]
+        assert said.get("guessed_collectives") == expected
+        result = result_from_dict(said)
+        assert result.guessed_collectives == expected
+        assert result_to_dict(result) == said
+
+
+def test_tables_of_python_say_so():
+    graph = summing(size=64)
+    for table in (hosim.compare(graph, "toy", "resident"), hosim.sweep(graph, "toy", "resident", vary="budget=100B", jobs=1)):
+        assert any(SAID in note for note in table.attrs["notes"])
+    table = hosim.compare(graph, ["toy", "t4"], "resident")
+    assert [note[:20] for note in table.attrs["notes"] if SAID in note] == ["guessed: on toy, 1 c", "guessed: on t4, 1 co"]
+
+
+def test_stages_say_so(monkeypatch):
+    """Two micro-batches on two stages: each is sent forward, and its gradient back."""
+    monkeypatch.setenv("COLUMNS", "400")
+    asked = "gpt2:phase=train:sequence=8:pipeline=2:micro_batches=2:layers=2"
+    for link, guessed in (("", True), (":link=25GB/s", False)):
+        outcome = CliRunner().invoke(app, ["pipeline", asked + link, "-H", "h100", "-p", "resident"])
+        assert outcome.exit_code == 0, outcome.output
+        assert ("messages and other collectives timed as if links" in outcome.output) == guessed
