@@ -182,7 +182,9 @@ class Paging:
         self._free(view)
         others = sum(self.sizes[t] for t in self.coming if t not in mine)
         decisions = self._withheld()
-        lacking = self._detach_stored(wanted_bytes + others - view.free_bytes, view, decisions)
+        going = {d.tensor for d in decisions if d.tensor in self.stored or (d.op == DETACH and d.source == self.device)}
+        lacking = wanted_bytes + others - view.free_bytes - sum([self.sizes[t] for t in going])
+        lacking = self._detach_stored(lacking, view, decisions)
         if self._evict(lacking, view, decisions) > others:
             self.withheld = decisions
             return ()
@@ -260,7 +262,8 @@ class Paging:
 
     def _detach_stored(self, lacking: int, view: MemoryView, decisions: list[CacheOp]) -> int:
         """Detach victims whose stores have ended until ``lacking`` bytes more are free; returns what is still lacking."""
-        for t in sorted(t for t in self.stored if not view.is_busy(t)):
+        withheld = {d.tensor for d in decisions}  # an op launched while they are stored may read them
+        for t in sorted(t for t in self.stored if t not in withheld and not view.is_busy(t)):
             if lacking <= 0:
                 break
             decisions.append(CacheOp(DETACH, t, self.device, None))

@@ -7,6 +7,7 @@ from toy_machine import MACHINE
 
 from hosim import engine
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import STORE
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import registry
 from hosim.policies.own.keep_first import FetchedThenLast
@@ -70,3 +71,44 @@ def test_what_was_fetched_goes_before_what_was_there() -> None:
     for tensor in (1, 5, 2, 6, 5, 1):
         victims.touch(tensor, 0)
     assert [victims.pick(lambda tensor: False) for _ in range(5)] == [6, 5, 2, 1, None]
+
+
+class View:
+    """A device tier in which everything that was ever there still is, with so much room."""
+
+    def __init__(self, free_bytes: int, *resident: int) -> None:
+        self.free_bytes = free_bytes
+        self.resident = set(resident)
+
+    def is_resident(self, t: int) -> bool:
+        return t in self.resident
+
+    def is_busy(self, t: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("policy", ["belady", "on_demand", "lookahead"])
+def test_a_victim_whose_store_is_not_issued_yet_is_not_detached_with_it(policy: str) -> None:
+    """f2 asks twice for more room than there is, and gets room by other ops; f3 may start while ``a`` is stored, so nothing detaches it."""
+    b = GraphBuilder("held back")
+    for name, size in (("a", 30), ("b", 50), ("c", 10)):
+        b.tensor(name, size)
+    b.op("f0", "matmul", outputs=["a"], duration_ns=1)
+    b.op("f1", "matmul", inputs=["a"], outputs=["b"], duration_ns=1)
+    b.op("f2", "matmul", inputs=["b"], outputs=["c"], duration_ns=1)
+    b.op("f3", "matmul", inputs=["a", "c"], duration_ns=1)
+    graph = b.build()
+    runtime = registry.get(policy).plan(graph, MACHINE, 100).runtime
+    assert runtime is not None
+    deciding = runtime()
+    view = View(100)
+    for op, made in ((0, 0), (1, 1)):
+        assert not list(deciding.before_op(op, view))
+        view.resident.add(made)
+        view.free_bytes -= (30, 50)[op]
+    assert not list(deciding.before_op(2, view))
+    for _ in range(2):
+        assert not list(deciding.make_room(2, 200, view))  # not even all victims are enough
+    issued = [(d.op, d.tensor) for d in deciding.before_op(3, view)]
+    assert issued == [(STORE, 0)]
+    assert [(d.op, d.tensor) for d in deciding.make_room(3, 40, View(20, 0, 1, 2))] == []  # what f3 uses stays
