@@ -215,6 +215,8 @@ def serve(
     about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"devices": modelled.devices, "block_bytes": block_tokens * modelled.cache_bytes_per_token}
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
+    guessed = 0 if iterations is not None else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
+    about |= {"guessed_collectives": guessed} if guessed else {}
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
     if link is not None:

@@ -43,6 +43,13 @@ def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
     return {i: size for i, size in found.items() if size}
 
 
+def bytes_per_s_over_links(hardware: Hardware) -> int | None:
+    """What a device sends in collectives when all devices do, over the slowest fabric that they cross; None: they cross none."""
+    crossed = [fabric for fabric in hardware.fabrics if fabric.collectives]
+    parts = [fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives for fabric in crossed]
+    return max(1, min(parts)) if parts else None
+
+
 def _sent(graph: Graph, op: Op) -> int:
     if op.kernel in PASSES:
         ranks, size = op.sizes

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
 
+from hosim.costmodel.collective_traffic import bytes_per_s_over_links, sent_bytes
 from hosim.costmodel.origins import GUESS, MEASURED
 from hosim.costmodel.peaks import efficiency_for, peak_for, peak_listed
 from hosim.errors import HardwareError
@@ -31,10 +32,12 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     ``duration_ns`` where the op has it; what its kernel takes, if it says which one it is and the profile has a processor; else
     ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth * efficiency))``, the maximum rounded up to a whole
     nanosecond, with the peak of the op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device tier.
+    A collective takes at least what its bytes take over the fabrics that it crosses (docs/contract.md, rule 19).
     Of an op that runs on another processor these are one device's part of the processor and of its tier (docs/contract.md, rule 20).
     Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
+    sent, over_links = sent_bytes(graph, hardware), bytes_per_s_over_links(hardware)
     bandwidth = hardware.device.bandwidth_bytes_per_s
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}
@@ -59,6 +62,8 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             if op.dtype not in peaks:
                 peaks[op.dtype] = _peak(op, hardware)
             busy = max(busy, -(-op.flops * scale // (peaks[op.dtype] * share)))
+        if over_links is not None and i in sent:
+            busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
             raise HardwareError(
                 f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of {float(efficiencies[which]):g}",

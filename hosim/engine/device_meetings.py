@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 
-from hosim.costmodel.collective_traffic import first_of_group
+from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group
 from hosim.costmodel.fair_sharing import NS_PER_S, Link
 from hosim.engine.channels import ChannelQueue, IssuedTransfer
 from hosim.engine.clock import Clock
@@ -33,8 +33,7 @@ class Collectives:
         self.sequence = sequence
         self.devices = hardware.devices
         self.fabrics = [fabric for fabric in hardware.fabrics if fabric.collectives]
-        parts = [fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives for fabric in self.fabrics]
-        self.fastest = max(1, min(parts, default=1))
+        self.fastest = bytes_per_s_over_links(hardware) or 1
         self.arrived: dict[tuple[int, int] | str, list[tuple[DeviceCollectives, Started]]] = {}
 
     def crossed(self, hardware: Hardware, device: int) -> tuple[Link, ...]:

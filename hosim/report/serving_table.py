@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from hosim.costmodel.guessed_collectives import WHY_GUESSED
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
@@ -40,6 +41,9 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     parts.append(paragraph(f"{rates} and {data['requests_per_s']:.3g} requests/s {span}"))
     if not data["overhead_ns"] and "measured" not in data:
         parts.append(paragraph(_KERNELS_ALONE))
+    if guessed := data.get("guessed_collectives"):
+        number = counted(guessed, "collective")
+        parts.append(paragraph(f"Of each iteration, {number} timed as if links were as fast as device memory, {WHY_GUESSED}."))
     if "goodput" in data:
         parts.append(_within(data["goodput"], data["requests"]))
     mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from hosim.analysis.liveness import static_peak
+from hosim.costmodel.guessed_collectives import guessed_collectives
 from hosim.costmodel.op_time import op_durations
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
@@ -149,6 +150,11 @@ class ModelledIterations:
         low, up = COUNTS[high - 1], COUNTS[high] if high < len(COUNTS) else 2 * COUNTS[-1]
         first, last = self._at(low), self._at(up)
         return first + (last - first) * (tokens - low) // (up - low)
+
+    @cached_property
+    def guessed_collectives(self) -> int:
+        """How many collectives of an iteration are timed as if links were as fast as the device tier, as nothing says how fast they are."""
+        return len(guessed_collectives(self.graph(_PROMPT), self.hardware))
 
     def _at(self, tokens: int) -> int:
         if tokens not in self._dense:

@@ -65,6 +65,46 @@ def test_what_is_known_is_no_guess():
     assert guessed_collectives(summing("broadcast"), joined) == (1,)  # nobody says what it sends
 
 
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize(("scope", "sharers"), [("device", 1), ("host", 4)])
+def test_a_collective_takes_at_least_what_its_bytes_take_over_the_links(devices, scope, sharers):
+    """Of 1,000 B each of four devices sends 1,500 in an all-reduce, twice over a fabric of 12 GB/s: at 6 GB/s, or less if shared."""
+    links = Fabric("pcie", 12 * 10**9, (), scope=scope, collectives=2)
+    there = replace(machine("toy"), fabrics=(Fabric("idle", 1, ()), links), devices=devices)
+    graph = summing(kernel="all_reduce", sizes=(4, 1000), size=1000)
+    assert op_durations(graph, there)[1] == max(2000 * 10**9 // there.device.bandwidth_bytes_per_s, 250 * min(devices, sharers))
+    assert op_durations(summing(kernel="all_reduce", sizes=(4, 1000), size=1000, duration_ns=9), there)[1] == 9
+    assert op_durations(summing("wait_tensor", size=1000), there)[1] == op_durations(summing("wait_tensor", size=1000), machine("toy"))[1]
+
+
+def first_token_ns(there, tensor):
+    served = hosim.serve({"model": "llama-3.1-8b", "tensor": tensor}, there, "poisson:rate=0.2:count=2:prompt=1500:output=4")
+    return served.summary()["ttft_ns"]["mean"], served.about.get("guessed_collectives")
+
+
+def test_a_server_counts_the_links_between_its_devices():
+    """Each layer sums 1,500 tokens of 4,096 bf16 twice: 12.3 MB that each of two devices sends over PCIe both ways, at 19 GB/s."""
+    card = machine("rtx-4090")
+    (pcie,) = [fabric for fabric in card.fabrics if fabric.collectives]
+    wide = replace(card, fabrics=tuple(replace(f, bandwidth_bytes_per_s=10**15) if f is pcie else f for f in card.fabrics))
+    sent_s = 2 * 32 * 1500 * 4096 * 2 / (pcie.bandwidth_bytes_per_s / pcie.collectives)
+    alone_s = 2 * 32 * 2 * 1500 * 4096 * 2 / card.device.bandwidth_bytes_per_s
+    (ours, guessed), (alone, _) = first_token_ns(card, 2), first_token_ns(wide, 2)
+    assert ours - alone == pytest.approx((sent_s - alone_s) * 1e9, rel=0.15)
+    assert guessed is None
+    assert first_token_ns(card, 1) == first_token_ns(wide, 1)
+
+
+@pytest.mark.parametrize(("name", "said"), [("t4", 65), ("h100", None)])
+def test_a_server_says_which_collectives_are_guesses(name, said, monkeypatch):
+    assert first_token_ns(name, 2)[1] == said
+    asked = ["serve", "llama-3.1-8b", "-H", name, "--tensor", "2", "--requests", "poisson:rate=0.2:count=2:prompt=150:output=4"]
+    monkeypatch.setenv("COLUMNS", "400")
+    outcome = CliRunner().invoke(app, asked)
+    assert outcome.exit_code == 0, outcome.output
+    assert ("Of each iteration, 65 collectives timed as if links" in outcome.output) == (said is not None)
+
+
 def test_built_workloads_on_every_profile():
     """Where a profile has links, or a fabric that collectives cross, their time is known; with ``link`` it is everywhere."""
     graph, linked = build("shared", SHARED), build("shared", {**SHARED, "link": "25 GB/s"})
