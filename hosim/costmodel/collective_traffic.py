@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, Op
-from hosim.hardware import Hardware
+from hosim.hardware import Fabric, Hardware
 
 _ONE_SIDED = frozenset({"wait_tensor", "send", "recv"})
 """Kinds of collectives whose other side is another program, which no device of the replay runs, or that wait for one already under way."""
@@ -37,15 +37,20 @@ def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
 
     Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by what it writes.
     """
-    if not any([fabric.collectives for fabric in hardware.fabrics]):
+    if not crossed_fabrics(hardware):
         return {}
     found = {i: _sent(graph, op) for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS}
     return {i: size for i, size in found.items() if size}
 
 
+def crossed_fabrics(hardware: Hardware) -> list[Fabric]:
+    """The links of a machine that collectives cross with copies."""
+    return [fabric for fabric in hardware.fabrics if fabric.collectives]
+
+
 def bytes_per_s_over_links(hardware: Hardware) -> int | None:
     """What a device sends in collectives when all devices do, over the slowest fabric that they cross; None: they cross none."""
-    crossed = [fabric for fabric in hardware.fabrics if fabric.collectives]
+    crossed = crossed_fabrics(hardware)
     parts = [fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives for fabric in crossed]
     return max(1, min(parts)) if parts else None
 

@@ -15,14 +15,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
 
-WHY_GUESSED = (
-    "since nothing says how fast they are. The step may take much longer. "
-    "Give link= where hosim builds the workload, the durations, or a fabric with collectives in the profile"
-)
-"""Why their time is a guess, and what to do."""
-
-_CROSS_NOTHING = frozenset({"wait_tensor", "barrier"})
-"""Kinds of collectives that send no bytes of their own."""
+_CROSSING = COLLECTIVE_KINDS - {"wait_tensor", "barrier"}
+"""Kinds of collectives that send bytes of their own."""
 
 
 def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
@@ -36,12 +30,20 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
     >>> guessed_collectives(b.build(), hosim.load_hardware(hosim.find_hardware("toy")))
     (0,)
     """
-    found = [i for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS - _CROSS_NOTHING and op.duration_ns is None]
+    found = [i for i, op in enumerate(graph.ops) if op.kind in _CROSSING and op.duration_ns is None]
     found = [i for i in found if any([graph.tensors[t].size_bytes for t in (*graph.ops[i].reads, *graph.ops[i].writes)])]
     if not found:
         return ()
-    known = {*kernel_times_of(graph, hardware), *sent_bytes(graph, hardware)}
+    known = {*kernel_times_of(graph, hardware), *graph.derived_on(hardware, sent_bytes)}
     return tuple([i for i in found if i not in known])
+
+
+def timed_as(memory: str) -> str:
+    """How they are timed, why that is a guess, and what to do; ``memory`` names the device tier."""
+    return (
+        f"timed as if links between devices were as fast as {memory}, since nothing says how fast they are. The step may take much longer. "
+        "Give link= where hosim builds the workload, the durations, or a fabric with collectives in the profile"
+    )
 
 
 def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
@@ -51,5 +53,4 @@ def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
         return None
     durations = graph.derived_on(hardware, op_durations)
     share = 100 * sum([durations[i] for i in found]) / max(1, sum(durations))
-    number, tier = counted(len(found), "collective"), hardware.device_tier
-    return f"{number} ({share:.2g} % of the time of all ops) timed as if links between devices were as fast as {tier}, {WHY_GUESSED}"
+    return f"{counted(len(found), 'collective')} ({share:.2g} % of the time of all ops) {timed_as(hardware.device_tier)}"

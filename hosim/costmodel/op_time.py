@@ -37,7 +37,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
-    sent, over_links = sent_bytes(graph, hardware), bytes_per_s_over_links(hardware)
+    sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
     bandwidth = hardware.device.bandwidth_bytes_per_s
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}

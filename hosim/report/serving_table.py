@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.costmodel.guessed_collectives import WHY_GUESSED
+from hosim.costmodel.guessed_collectives import timed_as
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
@@ -42,8 +42,7 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     if not data["overhead_ns"] and "measured" not in data:
         parts.append(paragraph(_KERNELS_ALONE))
     if guessed := data.get("guessed_collectives"):
-        number = counted(guessed, "collective")
-        parts.append(paragraph(f"Of each iteration, {number} timed as if links were as fast as device memory, {WHY_GUESSED}."))
+        parts.append(paragraph(f"Of each iteration, {counted(guessed, 'collective')} {timed_as('device memory')}."))
     if "goodput" in data:
         parts.append(_within(data["goodput"], data["requests"]))
     mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))

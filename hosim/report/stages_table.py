@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.cache_plan import Plan
-from hosim.costmodel.guessed_collectives import WHY_GUESSED
+from hosim.costmodel.guessed_collectives import timed_as
 from hosim.plain_text import counted, printable
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, failures, percent, time_or_nothing
@@ -52,7 +52,7 @@ def stages(result: StagesResult, plans: Sequence[Plan]) -> RenderableType:
         said.append("No op of these workloads has a message, so no stage waits for another one.")
     guessed = sum([stage.guessed_collectives or 0 for stage in result.stages])
     if guessed:
-        said.append(f"{guessed:,} messages and other collectives timed as if links were as fast as device memory, {WHY_GUESSED}.")
+        said.append(f"{guessed:,} messages and other collectives {timed_as('device memory')}.")
     return Group(table, *[paragraph(line) for line in said], failures([whole]))
 
 
