@@ -1,26 +1,28 @@
-"""Is hyperoffload ever the worse choice? ``python tests/bench/grid.py --out cells.jsonl``: every policy on every cell of a grid.
+"""Is hyperoffload ever the worse choice? ``python tests/bench/grid.py --out cells.csv``: every policy on every cell of a grid.
 
 Cells are every shipped workload, five graphs of several streams and three of more than 20,000 ops; six machines, five budgets, one device
 and eight. A line for each cell: the makespan of hyperoffload, the best rival's, their ratio, how far the plan is from the lower bound, and
 times of planning. At the end how many cells there were, and those in which a rival is faster, or fits where hyperoffload does not.
 
 With ``--out`` each cell is written when it is done, and a later run leaves out those that are in the file: it can be stopped at any time.
-A cell that fails is written with its error, the others go on, and a later run tries it again.
-``--sample N`` takes N cells at random, by ``--seed``. The whole grid has 1,620 cells.
+Cells of other versions of hosim (:data:`hosim.versions.VERSIONS`) are measured again. A cell that fails is written with its error, the
+others go on, and a later run tries it again. ``--sample N`` takes N cells at random, by ``--seed``. ``--report`` measures nothing and says
+what the file has. The whole grid has 1,620 cells; ``tests/bench/grid_cells.csv`` has those of a run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 from hosim.analysis.budget import parse_budget
 from hosim.analysis.strongest_rival import OURS
@@ -30,6 +32,7 @@ from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload, workloads
 from hosim.study.compare import compare
 from hosim.study.policy_choice import parse_choices
+from hosim.versions import VERSIONS
 
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "gh200-96gb", "rtx-4090", "ascend-910c-supernode")
 SHARES = ("90%", "75%", "60%", "45%", "30%")
@@ -37,6 +40,8 @@ DEVICES = (1, 8)
 OWN = OURS
 MOVES = f"{OWN}:recompute=false:reorder=false"
 """The rivals run no op again, and keep the order."""
+VERSION = ", ".join(f"{name} {number}" for name, number in VERSIONS.items())
+"""What can change a cell, with its versions."""
 MIB = 2**20
 
 
@@ -100,7 +105,7 @@ MADE: Mapping[str, Callable[[], Graph]] = {
 class Cell:
     """One comparison: makespans in nanoseconds, ``None`` where nothing fits; ``moves_ns`` is that without running ops again, if asked.
 
-    ``error`` says why there is none.
+    ``planning_s`` has seconds on the clock, with other cells measured at once. ``error`` says why there is no comparison.
     """
 
     workload: str
@@ -114,6 +119,7 @@ class Cell:
     planning_s: float
     moves_ns: int | None = None
     error: str = ""
+    version: str = VERSION
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -159,11 +165,47 @@ def attempted(workload: str, machine: str, share: str, devices: int, moves: bool
         return Cell(workload, machine, share, devices, None, "", None, None, 0.0, error=said)
 
 
+COLUMNS = tuple(field.name for field in fields(Cell))
+
+
 def known(out: Path | None) -> list[Cell]:
-    """The cells that an earlier run has written, but for those that failed."""
+    """The cells that an earlier run of these versions has written, but for those that failed."""
     if out is None or not out.exists():
         return []
-    return [cell for cell in (Cell(**json.loads(line)) for line in out.read_text().splitlines()) if not cell.error]
+    with out.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["version"] == VERSION and not row["error"]]
+    return [read(row) for row in rows]
+
+
+def read(row: Mapping[str, str]) -> Cell:
+    """A cell as it was written."""
+    own_ns, rival_ns, bound_ns, moves_ns = [
+        int(row[name]) if row[name] else None for name in ("own_ns", "rival_ns", "bound_ns", "moves_ns")
+    ]
+    where = row["workload"], row["machine"], row["share"], int(row["devices"])
+    return Cell(*where, own_ns, row["rival"], rival_ns, bound_ns, float(row["planning_s"]), moves_ns)
+
+
+def write(out: Path, cells: Sequence[Cell]) -> None:
+    """Add cells to a file."""
+    new = not out.exists()
+    with out.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerows([astuple(cell) for cell in cells])
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """How many cells there are, those in which a rival is better, those that failed, and how long planning took."""
+    worse, failed = [cell for cell in cells if cell.worse], [cell for cell in cells if cell.error]
+    took = sorted(cell.planning_s for cell in cells if not cell.error)
+    lines = [f"{len(cells):,} cells, hyperoffload worse in {len(worse)}, {len(failed)} failed", *map(str, (*worse, *failed))]
+    if took:
+        lines.insert(
+            1, f"planned in {median(took):.1f} s (median), {took[len(took) * 9 // 10]:.1f} s (90th percentile), {took[-1]:.1f} s (longest)"
+        )
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", action="store_true", help="say what --out has, and measure nothing")
     given = parser.parse_args(arguments)
     named = workloads() if given.workloads == "shipped" else given.workloads.split(",")
     axes = (named, given.machines.split(","), given.shares.split(","), map(int, given.devices.split(",")))
@@ -186,21 +229,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = set(todo)
     cells = [cell for cell in known(given.out) if cell.key in wanted]
     have = {cell.key for cell in cells}
+    left = [] if given.report else [cell for cell in todo if cell not in have]
     with ProcessPoolExecutor(given.processes) as pool:
         try:
-            for done in as_completed([pool.submit(attempted, *cell, given.moves) for cell in todo if cell not in have]):
+            for done in as_completed([pool.submit(attempted, *cell, given.moves) for cell in left]):
                 cells.append(done.result())
                 print(cells[-1], flush=True)
                 if given.out is not None:
-                    with given.out.open("a") as file:
-                        file.write(json.dumps(asdict(cells[-1])) + "\n")
+                    write(given.out, cells[-1:])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # a process that was killed, or Ctrl-C: nothing is waited for that has not begun
-    worse, failed = [cell for cell in cells if cell.worse], [cell for cell in cells if cell.error]
-    print(f"{len(cells)} cells, hyperoffload worse in {len(worse)}, {len(failed)} failed")
-    for cell in (*worse, *failed):
-        print(cell)
-    return 1 if worse or failed else 0
+    print(summary(cells))
+    return 1 if any([cell.worse or cell.error for cell in cells]) else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """The tables of docs/comparison.md: what their cells say, and that none is left out."""
 
-import json
 import re
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
-from grid import SHARES, Cell, attempted, known, measure
+from grid import SHARES, Cell, attempted, known, measure, summary, write
 from write_comparison import PAGE, ahead, no_advantage_from, tables
 
 from hosim.io.shipped import workloads
@@ -70,6 +69,16 @@ def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
     assert str(cell).startswith("ERROR no-such-workload h100-80gb-sxm 75% x1: ")
     assert not cell.worse
     fine = Cell("w", "m", "75%", 1, 10, "", None, 10, 0.0)
-    file = tmp_path / "cells.jsonl"
-    file.write_text("".join(json.dumps(asdict(each)) + "\n" for each in (cell, fine)))
+    file = tmp_path / "cells.csv"
+    write(file, [cell])
+    write(file, [fine, replace(fine, share="60%", version="planner 1")])
     assert known(file) == [fine]
+
+
+def test_a_report_names_the_cells_in_which_a_rival_is_better():
+    better, worse = Cell("w", "m", "75%", 1, 10, "r", 11, 10, 1.0), Cell("w", "m", "60%", 1, 12, "r", 11, 10, 3.0)
+    assert summary([better, worse]).splitlines() == [
+        "2 cells, hyperoffload worse in 1, 0 failed",
+        "planned in 2.0 s (median), 3.0 s (90th percentile), 3.0 s (longest)",
+        "WORSE w m 60% x1: own 12 r 11 ratio 1.0909 over bound 1.200 planned in 3.0 s",
+    ]
