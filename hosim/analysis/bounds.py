@@ -16,7 +16,7 @@ from hosim.analysis.bound_search import BoundSearch
 from hosim.analysis.critical_path import earliest_starts, tails
 from hosim.analysis.op_bandwidth import free_bytes
 from hosim.analysis.passages import Passages
-from hosim.analysis.pressure_points import Points, points_of, tightest
+from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
 from hosim.analysis.processor_bound import processor_bound_ns
 from hosim.analysis.tensor_lives import Life, lives
 from hosim.analysis.traffic_program import Group, Times, TrafficProgram
@@ -121,7 +121,7 @@ def _bound(
     longest = max([by_shares, *[e + t for e, t in zip(earliest, tail, strict=True)]])
     if chosen and len(graph.streams) > _STREAMS:
         return longest  # what follows is about few streams
-    excess = _excess(graph, capacity)
+    excess = excess_of(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
     if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
         return longest  # everything fits, all the time
@@ -169,19 +169,6 @@ def _of_choices(
 
 def _initial_bytes(graph: Graph) -> int:
     return sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t])
-
-
-def _excess(graph: Graph, capacity: int) -> list[int]:
-    """By op, what the device tier would have to hold beyond its capacity, in listed order and with everything there; an estimate."""
-    change = [0] * (len(graph.ops) + 1)
-    initial = set(graph.initial)
-    for t, users in enumerate(graph.users):
-        if users:
-            size = graph.tensors[t].size_bytes
-            change[0 if t in initial else users[0]] += size
-            if not graph.survives[t]:
-                change[users[-1] + 1] -= size
-    return [held + op.workspace_bytes - capacity for held, op in zip(accumulate(change), graph.ops, strict=False)]
 
 
 def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passages) -> list[Group]:

@@ -44,6 +44,19 @@ class HappensBefore:
         place = self.place[i]
         return self.clock[self.queues[self.stream_of[i]][place - 1]] if place else [0] * len(self.queues)
 
+    def known_at_start(self, i: int) -> list[int]:
+        """How many ops of each stream have surely ended when op ``i`` starts; of several streams only."""
+        clock = self.clock[i].copy()
+        clock[self.stream_of[i]] -= 1
+        return clock
+
+    def first_place(self, stream: int, op: int) -> int:
+        """The place on a stream of the first op that starts only when ``op`` has ended; of several streams only."""
+        if op == AT_START:
+            return 0
+        s, needed = self.stream_of[op], self.place[op] + 1 + (self.stream_of[op] == stream)
+        return bisect_left(self.queues[stream], True, key=lambda i: self.clock[i][s] >= needed)
+
     def ended_by(self, earlier: int, op: int) -> bool:
         """Whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes all."""
         if earlier in (AT_START, op):

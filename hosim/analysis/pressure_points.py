@@ -9,10 +9,13 @@ replay: producers and the order of a stream say so, and what follows from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hosim.analysis.critical_path import stream_predecessors
+from hosim.analysis.happens_before import HappensBefore
+from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 
 
@@ -56,6 +59,54 @@ def points_of(graph: Graph, ops: Sequence[int]) -> Points:
             if p >= 0:
                 after[p] |= known
     return Points(tuple(ops), before, after, number)
+
+
+def excess_of(graph: Graph, capacity: int) -> list[int]:
+    """By op, how far what it uses, and what is needed both before and after it, exceed ``capacity`` if nothing moves, in bytes.
+
+    On several streams, what is needed before and after it in every replay: a use that another stream may overtake says nothing.
+    """
+    if len(graph.streams) <= 1:
+        return [held - capacity for held in _held(graph)]
+    order = graph.derived(HappensBefore)
+    change = [[0] * (len(queue) + 1) for queue in order.queues]
+    starts = set(graph.initial)
+    for t, users in enumerate(graph.users):
+        size = graph.tensors[t].size_bytes
+        before: int | None = AT_START if t in starts else None
+        for u in (*users, None) if size and users else ():
+            if before is not None and (u is not None or graph.survives[t]):
+                for s, (first, last) in enumerate(_between(order, before, u)):
+                    if first < last:
+                        change[s][first] += size
+                        change[s][last] -= size
+            before = u
+    held = [0] * len(graph.ops)
+    for queue, changes in zip(order.queues, change, strict=True):
+        for i, between in zip(queue, accumulate(changes), strict=False):
+            op = graph.ops[i]
+            held[i] = between + sum([graph.tensors[t].size_bytes for t in op.uses]) + op.workspace_bytes - capacity
+    return held
+
+
+def _between(order: HappensBefore, before: int, after: int | None) -> Iterator[tuple[int, int]]:
+    """By stream, the places of the ops that start after the one op has ended and end before the other starts, in every replay."""
+    known = order.known_at_start(after) if after is not None else [len(queue) for queue in order.queues]
+    for s, ended in enumerate(known):
+        yield order.first_place(s, before), ended
+
+
+def _held(graph: Graph) -> list[int]:
+    """By op of a single stream, the bytes that are held if nothing moves."""
+    change = [0] * (len(graph.ops) + 1)
+    initial = set(graph.initial)
+    for t, users in enumerate(graph.users):
+        if users:
+            size = graph.tensors[t].size_bytes
+            change[0 if t in initial else users[0]] += size
+            if not graph.survives[t]:
+                change[users[-1] + 1] -= size
+    return [held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)]
 
 
 def tightest(excess: Sequence[int], parts: int) -> list[int]:
