@@ -126,7 +126,7 @@ def tensor_cache_ops(
     """The cache ops of one tensor that has valid copies in the tiers ``start`` at time 0, by what happens to it then, in order.
 
     On several streams a tensor leaves where its cache op before has surely been issued; with ``awaited`` also where the op has ended
-    that waits for that cache op.
+    that waits for that cache op, and with it all users before.
     """
     course = _Course(graph, device, route, tensor, start)
     for step in steps:
@@ -136,7 +136,9 @@ def tensor_cache_ops(
             continue
         if awaited:
             course.last = AT_START
-        course.leave(step)
+        back = course.leave(step)
+        if awaited and back:
+            course.awaits = step.before
     return course.placed
 
 
@@ -150,7 +152,7 @@ class _Course:
         self.written = 0  # writes walked past
         self.returns = device in start  # at the end of the step
         self.here, self.below = device in start, {tier for tier in start if tier != device}
-        self.last = AT_START
+        self.last = self.awaits = AT_START
         self.placed: list[PlacedCacheOp] = []
 
     def walk(self, before: int) -> None:
@@ -159,13 +161,16 @@ class _Course:
         if written > self.written:
             self.written, self.here, self.below = written, True, set()
 
-    def leave(self, absence: Absence) -> None:
-        """A store if one is needed, a detach, and a prefetch if it returns; nothing where no place for them is safe."""
+    def leave(self, absence: Absence) -> bool:
+        """A store if one is needed, a detach, and a prefetch if it returns; nothing where no place for them is safe.
+
+        Says whether an op waits for the prefetch.
+        """
         before, gap, order = absence.before, (absence.after, absence.before), self.order
         read = before < self.end and self._is_read(before)
         needed = read or (before == self.end and self.graph.survives[self.tensor])
         if before == self.end and not needed:
-            return  # it dies there by itself
+            return False  # it dies there by itself
         if self.here:
             follows = [*self._last_users(before), self.last]
             release: int | None = order.first_after(follows, absence.release)
@@ -173,12 +178,12 @@ class _Course:
             if needed and not self.below:
                 store = order.first_after([*self.writes[max(self.written - 1, 0) : self.written], self.last], absence.store)
                 if store is None or release is None:
-                    return
+                    return False
                 if absence.last_store is not None and not order.ended_by(store, release):
                     store = absence.last_store
                 release = order.first_after([*follows, store], absence.release)
             if release is None or release >= before or not (needed or order.ended_by(release, before)):
-                return  # what overwrites it might come first
+                return False  # what overwrites it might come first
             if store is not None:
                 self._copy(STORE, [self.device], absence.tier, store, gap)
                 self.below = {absence.tier}
@@ -189,6 +194,7 @@ class _Course:
             sources = {absence.source} if absence.source in self.below else self.below
             self._copy(PREFETCH, sources, self.device, after, gap)
             self.here = True
+        return read
 
     def _is_read(self, i: int) -> bool:
         """Whether op ``i`` needs the contents."""
@@ -215,8 +221,8 @@ class _Course:
         until = bisect_left(self.users, before)
         if self.order.single:
             return self.users[max(until - 1, 0) : until]
-        since = bisect_left(self.users, self.writes[self.written - 1]) if self.written else 0  # a writer waits for every user before it
-        return self.users[since:until]
+        since = self.writes[self.written - 1] if self.written else 0  # a writer waits for every user before it
+        return self.users[bisect_left(self.users, max(since, self.awaits)) : until]
 
     def _copy(self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]) -> None:
         """A cache op for each hop, and detaches of the copies in between."""

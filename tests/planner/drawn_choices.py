@@ -9,8 +9,8 @@ from hosim.planner.hyperoffload.problem import Problem
 
 @st.composite
 def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
-    """For some tensors a tier, a start and absences, each with a place to return at and perhaps one to be stored at, a tier and turns of
-    its own: every combination that a sweep or a search may take.
+    """For some tensors a tier, a start and absences, each with a place to return at and perhaps ones to be stored and to leave at, a tier
+    and turns of its own: every combination that a sweep or a search may take.
 
     What starts below is not away after its last use as well: it goes there anyway.
     """
@@ -45,5 +45,8 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
         some = [after for after in away if draw(st.booleans())]
         tiers = {after: draw(st.sampled_from([b.name for b in problem.below])) for after in some if forced is None}
         turns = {after: draw(st.integers(-1, 2 * len(graph.ops) + 1)) for after in some}
-        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores, tiers, turns, {after: 2 * after - 1 for after in some})
+        ends = {gap.after: gap.before for gap in open_gaps} | {AT_START: first}
+        leaves = {after: draw(st.integers(after, max(after, ends[after] - 1))) for after in away if draw(st.booleans())}
+        store_turns = {after: 2 * after - 1 for after in some}
+        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores, tiers, turns, store_turns, leaves)
     return made

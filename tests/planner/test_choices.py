@@ -1,15 +1,16 @@
-"""What choices can say, each worked out by hand: turns in a queue, tiers by absence, and a late write-back; and that the moves reach it."""
+"""What choices can say, each worked out by hand, and that the moves reach it: turns, tiers by absence, late write-backs, late leaves."""
 
 from collections.abc import Mapping
 
 from toys import graph, machine
 
 from hosim.analysis.verifier import verify
-from hosim.cache_plan import AT_START, PREFETCH, STORE
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice, insert
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice, insert
+from hosim.planner.hyperoffload.choices_of_plan import choices_of
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse
 
@@ -107,3 +108,93 @@ def test_what_was_written_is_stored_later_than_the_last_write() -> None:
     assert stores == [(1, 0), (0, 1)]
     assert cost(problem, 50, later) == 180  # out is stored at 60: next until 110, other 160, out is back at 170
     assert later[0] in reached(problem, begun, 0)
+
+
+def test_on_several_streams_what_leaves_later_may_return_later() -> None:
+    """x is used by a on aux and by b on compute, and to be there again at the end; e on compute has room for its 20 B when x has left.
+
+    c on aux is the first op listed by whose end both uses are over, at 30. x then returns before or after e for all that compute knows, so
+    it is issued right there: e runs first, until 40, and x is there at 50. d on compute knows of both uses, too, and ends at 20: e runs
+    until 30, and x, issued after e, is there at 40.
+    """
+
+    def build(b: GraphBuilder) -> None:
+        b.tensor("x", 10, "input")
+        for name in ("ya", "yb", "yd"):
+            b.tensor(name, 0)
+        b.tensor("big", 20)
+        b.op("a", "op", inputs=["x"], outputs=["ya"], duration_ns=10, stream="aux")
+        b.op("b", "op", inputs=["x"], outputs=["yb"], duration_ns=10)
+        b.op("c", "op", inputs=["yb"], duration_ns=20, stream="aux")
+        b.op("d", "op", inputs=["ya"], outputs=["yd"], duration_ns=10)
+        b.op("e", "op", inputs=["yd"], outputs=["big"], duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    begun = {0: TensorChoice("ddr", COPY, {1: 4})}
+    later = {0: begun[0].with_leave(1, 3)}
+    assert [(c.op, c.after) for c in insert(problem, begun, "test").cache_ops] == [(DETACH, 2), (PREFETCH, 2)]
+    assert [(c.op, c.after) for c in insert(problem, later, "test").cache_ops] == [(DETACH, 3), (PREFETCH, 4)]
+    assert [cost(problem, 20, choices) for choices in (begun, later)] == [50, 40]
+    assert later[0] in reached(problem, begun, 0)
+    assert begun[0] in reached(problem, later, 0)
+    assert choices_of(problem, insert(problem, later, "test")) == later
+
+
+def test_an_op_that_waits_for_a_tensor_to_return_ends_after_all_uses_before() -> None:
+    """x leaves after c, which knows of a and b, and returns for d on aux: when d ends, so have a and b, though d knows of a alone."""
+
+    def build(b: GraphBuilder) -> None:
+        b.tensor("x", 10, "input")
+        b.tensor("ya", 0)
+        b.op("a", "op", inputs=["x"], outputs=["ya"], duration_ns=10, stream="aux")
+        b.op("b", "op", inputs=["x"], duration_ns=10)
+        b.op("c", "op", inputs=["ya"], duration_ns=10)
+        b.op("d", "op", inputs=["x"], duration_ns=10, stream="aux")
+        b.op("e", "op", duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    twice = {0: TensorChoice("ddr", COPY, {1: 2, 3: 4})}
+    moved = insert(problem, twice, "test").cache_ops
+    assert [(c.op, c.after) for c in moved] == [(DETACH, 2), (PREFETCH, 2), (DETACH, 3), (PREFETCH, 3)]
+    assert cost(problem, 20, twice) == 50  # a and b until 10, c until 20, x is up at 30, d until 40, x is up at 50
+
+
+def test_what_a_plan_decides_is_read_off_it() -> None:
+    """On two streams and two tiers: where a tensor leaves before its first use, its turn, its tiers, and a late write-back."""
+
+    def build(b: GraphBuilder) -> None:
+        b.tensor("x", 10, "input")
+        b.tensor("w", 10, "parameter")
+        b.tensor("state", 10, "optimizer_state")
+        b.op("aside", "op", duration_ns=10, stream="aux")
+        b.op("first", "op", inputs=["w"], duration_ns=10)
+        b.op("update", "op", mutates=["state"], duration_ns=10)
+        b.op("between", "op", duration_ns=10)
+        b.op("last", "op", inputs=["x", "w"], duration_ns=10)
+        b.op("rest", "op", duration_ns=10)
+
+    problem = analyse(graph(build), machine("ddr", "pool"))
+    decided = {
+        0: TensorChoice("ddr", HOME, {AT_START: 3}).with_leave(AT_START, 1),
+        1: TensorChoice("ddr", BELOW, {AT_START: AT_START, 1: 3}).with_tier(1, "pool").with_turn(1, 9),
+        2: TensorChoice("pool", BELOW, {AT_START: 1}).with_store(6, 4).with_leave(2, 5),
+    }
+    plan = insert(problem, decided, "test")
+    placed = [(c.op, c.tensor, c.after, c.source) for c in plan.cache_ops]
+    assert placed == [
+        (STORE, 0, AT_START, "hbm"),
+        (PREFETCH, 1, AT_START, "ddr"),
+        (DETACH, 0, 1, "hbm"),
+        (DETACH, 1, 1, "hbm"),
+        (PREFETCH, 2, 1, "pool"),
+        (PREFETCH, 0, 3, "ddr"),
+        (PREFETCH, 1, 3, "pool"),
+        (STORE, 2, 4, "hbm"),
+        (DETACH, 1, 4, "hbm"),
+        (DETACH, 2, 5, "hbm"),
+    ]
+    assert insert(problem, choices_of(problem, plan), "test") == plan
+    turned = insert(problem, {**decided, 1: decided[1].with_turn(1, 7)}, "test")
+    assert [(c.tensor, c.after) for c in turned.cache_ops if c.op == PREFETCH] == [(1, AT_START), (2, 1), (1, 3), (0, 3)]
+    assert insert(problem, choices_of(problem, turned), "test") == turned
+    assert cost(problem, 1000, decided) is not None

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau
 
+from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice, everything, insert
@@ -54,22 +55,24 @@ def test_only_the_places_of_returns_change(data: st.DataObject) -> None:
     problem = analyse(graph, sized(data.draw(hardware()), graph))
     begun = data.draw(choices(problem))
     found = OrderedReturns(problem, data.draw(st.integers(0, max(problem.held_bytes) + 1)))(begun)
-    assert {t: (c.below, c.start, list(c.away), c.stores) for t, c in found.items()} == {
-        t: (c.below, c.start, list(c.away), c.stores) for t, c in begun.items()
+    assert {t: (c.below, c.start, list(c.away), c.stores, c.leaves) for t, c in found.items()} == {
+        t: (c.below, c.start, list(c.away), c.stores, c.leaves) for t, c in begun.items()
     }
     for t, choice in found.items():
         places = {gap.after: gap for gap in problem.gaps if gap.tensor == t}
         assert all(back is None or after not in places or after <= back < places[after].before for after, back in choice.away.items())
 
 
-@settings(max_examples=20)
+@pytest.mark.parametrize("streams", [1, 3])
+@settings(max_examples=30)
 @given(data=st.data())
-def test_choices_of_a_plan_make_it_again(data: st.DataObject) -> None:
-    graph = data.draw(graphs(max_ops=8))
+def test_choices_of_a_plan_make_it_again(streams: int, data: st.DataObject) -> None:
+    graph = data.draw(graphs(max_ops=8, max_streams=streams))
     hw = sized(data.draw(hardware()), graph)
     problem = analyse(graph, hw)
     plan = insert(problem, data.draw(choices(problem)), "test")
     again = insert(problem, choices_of(problem, plan), "test")
+    assert verify(again, hw) == ()
     assert insert(problem, choices_of(problem, again), "test") == again
     assert {c.tensor for c in again.cache_ops} <= {c.tensor for c in plan.cache_ops}
 

@@ -37,6 +37,7 @@ class ChoiceMoves:
         self.gaps = gaps_by_tensor(problem)
         self._gap = {(gap.tensor, gap.after): gap for gaps in self.gaps.values() for gap in gaps}
         self._count = len(problem.graph.ops)
+        self._several = len(problem.graph.streams) > 1
         self._initial = problem.graph.derived(initial_set)
 
     def random(self, rng: Random, choices: Present, gap: Gap, others: Sequence[Gap], lines: Queues | None = None) -> Changes:
@@ -90,7 +91,10 @@ class ChoiceMoves:
                 yield {t: changed}
 
     def _elsewhere(self, t: int, choice: TensorChoice, gap: Gap, lines: Queues) -> Iterator[TensorChoice]:
-        """The return or the store of an absence elsewhere among those that are issued after the same op; or the absence in another tier."""
+        """The return or the store of an absence elsewhere among those that are issued after the same op; or the absence in another tier.
+
+        On several streams also a later op after which it leaves.
+        """
         back = choice.away[gap.after]
         if back is not None:
             own = choice.turns.get(gap.after, 2 * gap.before)
@@ -101,6 +105,11 @@ class ChoiceMoves:
             own = choice.store_turns.get(gap.after, 2 * gap.after)
             for turn in _turns(own, t, lines.get((True, at), ())):
                 yield choice.with_store_turn(gap.after, turn)
+            if self._several:
+                now = choice.leaves.get(gap.after, gap.after)
+                for position in dict.fromkeys((gap.after, now - 1, now + 1, now + 2, gap.before - 1)):
+                    if gap.after <= position < gap.before and position != now:
+                        yield choice.with_leave(gap.after, position)
         if len(choice.away) > 1 and t not in self.problem.starts_below:
             for tier in self.tiers:
                 if tier != choice.tier(gap.after):

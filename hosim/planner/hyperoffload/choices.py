@@ -29,7 +29,8 @@ class TensorChoice:
     (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
     that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0; by the number
     of all ops, the op after which what the step has written is stored where it is to be at the end, if not right after the last write.
-    ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
+    ``leaves`` has the op after which it leaves the device tier, where that is not as soon as can be: on several streams an op that is known
+    to be over by the time of more of what follows. ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
 
     What is issued after the same op queues by the ops that are waiting for it. ``turns`` and ``store_turns`` put a return and a store
     elsewhere in that queue: as if twice that number were the op's, so that odd numbers lie between two ops.
@@ -42,10 +43,11 @@ class TensorChoice:
     tiers: Mapping[int, str] = field(default_factory=dict)
     turns: Mapping[int, int] = field(default_factory=dict)
     store_turns: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
 
     def key(self) -> tuple[object, ...]:
         """What is the same for the same choices alone, and can be a key."""
-        parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns)
+        parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
         return (self.below, self.start, *[tuple(part.items()) for part in parts])
 
     def tier(self, after: int) -> str:
@@ -77,6 +79,11 @@ class TensorChoice:
         """The choice with the store before one absence elsewhere in its queue."""
         return self._with(store_turns=dict(sorted({**self.store_turns, after: turn}.items())))
 
+    def with_leave(self, after: int, position: int) -> TensorChoice:
+        """The choice with the tensor leaving for one absence after ``position``."""
+        others = {a: other for a, other in self.leaves.items() if a != after}
+        return self._with(leaves=others if position == after else dict(sorted({**others, after: position}.items())))
+
     def _with(
         self,
         away: Mapping[int, int | None] | None = None,
@@ -84,6 +91,7 @@ class TensorChoice:
         tiers: Mapping[int, str] | None = None,
         turns: Mapping[int, int] | None = None,
         store_turns: Mapping[int, int] | None = None,
+        leaves: Mapping[int, int] | None = None,
     ) -> TensorChoice:
         """The choice with another of these: a search makes many, and :func:`dataclasses.replace` takes three times as long."""
         return TensorChoice(
@@ -94,6 +102,7 @@ class TensorChoice:
             self.tiers if tiers is None else tiers,
             self.turns if turns is None else turns,
             self.store_turns if store_turns is None else store_turns,
+            self.leaves if leaves is None else leaves,
         )
 
 
@@ -192,13 +201,14 @@ def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str])
         leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
         if not graph.derived(HappensBefore).ended_by(leave, users[0]):
             leave = AT_START
-        yield absence(AT_START, users[0], leave, leave)
+        yield absence(AT_START, users[0], leave, choice.leaves.get(AT_START, leave))
     saved = max(written, choice.stores.get(end, written))
     for u, following in pairwise((*users, end)):
         leaves = u in choice.away or (kept_below and starts_below and u == users[-1])
-        if leaves and saved > u >= written:  # it leaves before
-            saved = u
+        release = choice.leaves.get(u, u)
+        if leaves and saved > release >= written:  # it leaves before
+            saved = release
         if kept_below and u >= written and u <= saved < following:
             yield WriteBack(u + 1, below, saved)
         if leaves:
-            yield absence(u, following, choice.stores.get(u, u), u)
+            yield absence(u, following, choice.stores.get(u, u), release)

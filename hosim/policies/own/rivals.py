@@ -125,7 +125,7 @@ def _static(plan: Plan, hardware: Hardware, budget_bytes: int, to_beat_ns: int |
 
     def nearest(decided: Plan) -> Plan:
         problem = analyse(plan.graph, hardware)
-        return insert(problem, choices_of(problem, decided), plan.policy)
+        return insert(problem, choices_of(problem, decided, leaves=False), plan.policy)
 
     return freeze_runtime(plan, hardware, budget_bytes, to_beat_ns, nearest)
 
