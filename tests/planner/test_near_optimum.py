@@ -17,6 +17,7 @@ from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.planner.hyperoffload import refinement  # noqa: E402
 from hosim.planner.hyperoffload.explain import explain  # noqa: E402
+from hosim.planner.hyperoffload.many_starts import FEW  # noqa: E402
 from hosim.planner.hyperoffload.pipeline import search  # noqa: E402
 from hosim.planner.hyperoffload.problem import analyse, with_gaps_between_neighbours  # noqa: E402
 from hosim.policies import registry  # noqa: E402
@@ -70,17 +71,24 @@ def test_away_while_the_next_op_waits() -> None:
     assert explain(plan, machine, 60)
 
 
-def test_no_further_search_where_the_lower_bound_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """f waits 30 ns for p (30 B) and takes 10 ns, so 40 ns is the bound, and also what the first search finds: there is no second one."""
+@pytest.mark.parametrize(("wait_ns", "number"), [(0, 1), (5, 2)])
+def test_no_further_search_where_the_lower_bound_is_reached(monkeypatch: pytest.MonkeyPatch, wait_ns: int, number: int) -> None:
+    """On two streams and more ops than are searched from many starts. f waits 30 ns for p (30 B) and takes 10 ns, so 40 ns is the bound.
+
+    The first search finds that, and there is no second one; but there is if the bound were less.
+    """
     b = GraphBuilder("one")
     b.tensor("p", 30, "parameter", "ddr")
     b.op("f", "op", inputs=["p"], outputs=[b.tensor("r", 1, "output")], duration_ns=10)
+    for k in range(FEW):
+        b.op(f"aside{k}", "op", duration_ns=0, stream="aux")
     tiers = (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11))
     machine = Hardware("toy", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
     searches, improve = [], refinement.improve
     monkeypatch.setattr(refinement, "improve", lambda *given: searches.append(given) or improve(*given))
+    monkeypatch.setattr(refinement, "bound_ns", lambda *_: 40 - wait_ns)
     assert search(b.build(), machine, 31).cost.makespan_ns == 40
-    assert len(searches) == 1
+    assert len(searches) == number
 
 
 def test_the_gaps_between_neighbours() -> None:

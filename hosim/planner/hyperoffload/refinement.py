@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
-from random import Random
 
 from hosim.analysis.bounds import LowerBounds
 from hosim.engine import replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.annealing import Restart
-from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.local_search import improve
+from hosim.planner.hyperoffload.many_starts import FEW, ManyStarts, Restarts
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
@@ -25,8 +22,6 @@ from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
-_LEFT = 0.6
-"""The part of all gaps that other choices to search from are made of."""
 _SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_000
 """Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
 not fewer than the last figure, which takes no time to speak of."""
@@ -37,9 +32,6 @@ _PROBES, _UNLIKE = 5, 10
 """How many; two of them differ in more than a ``_UNLIKE``-th of the bytes that either has away."""
 _PROBE, _HARDLY = 8, 25
 """A brief search takes a ``_PROBE``-th of the work; a whole one follows where that ends later by a ``_HARDLY``-th at most."""
-
-_FEW = 24
-"""Ops up to which the last search begins from other choices, too, and graphs of a single stream have one: beyond, that seldom pays."""
 
 
 def bound_ns(graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
@@ -124,29 +116,22 @@ def refined(
             return begun[-1]
         judge = ReplayedChoices(problem, within)
     work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
-
-    def restart(rng: Random) -> Choices:
-        left = tuple([gap for gap in problem.gaps if rng.random() < _LEFT])
-        weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(0.4, 1.0), copies=rng.random() < 0.5)
-        found = select(replace(problem, gaps=left), int(within * rng.uniform(0.9, 1.0)), weights).choices
-        return found if judge is not simulator or simulator.covers(found) else begun[-1].choices
-
+    restart = Restarts(problem, within, judge, begun[-1].choices)
+    if judge is simulator and count <= FEW and effort > 0:
+        wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
+        starts = ManyStarts(wider, [outcome.choices for outcome in begun], restart, work, effort, seed)
+        ended = evaluate(starts.run(floor_ns, lambda: bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes)))
+        return min([*begun, ended], key=lambda outcome: outcome.cost)
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
     if judge is simulator and count > SMALL and effort > 0:
         return _from_others(evaluate, best, simulator, floor_ns, work, seed)
-    several = len(problem.graph.streams) > 1
-    if count > (SMALL if several else _FEW) or judge is not simulator or best.cost.makespan_ns <= floor_ns:
+    if len(problem.graph.streams) <= 1 or count > SMALL or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best
     if effort > 0:
         floor_ns = max(floor_ns, bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes))
-    again: list[tuple[int, Restart | None]] = [(seed, None)] if several else []
-    if count <= _FEW:
-        again.append((seed + 1, restart))
-    for its_seed, its_restart in again:
-        if best.cost.makespan_ns <= floor_ns and not best.cost.infeasible:
-            break
-        wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
-        found = [best, evaluate(improve(wider, best.choices, floor_ns, work // 2, its_seed, its_restart))]
-        best = min(found, key=lambda outcome: outcome.cost)
-    return best
+    if best.cost.makespan_ns <= floor_ns and not best.cost.infeasible:
+        return best
+    wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
+    found = [best, evaluate(improve(wider, best.choices, floor_ns, work // 2, seed))]
+    return min(found, key=lambda outcome: outcome.cost)
