@@ -1,6 +1,7 @@
 """Recomputation and re-ordering by default: where the workload says that its ops may, where something waits, and nowhere else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_repeatabl
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Hardware
+from hosim.hardware import Channel, Hardware, Tier
 from hosim.importers.spec import make
 from hosim.io import save_hardware, save_workload
 from hosim.io.hardware_file import load_hardware
@@ -85,6 +86,43 @@ def test_only_graphs_of_so_many_ops_and_with_waits_are_planned_more_than_once(mo
     searches.clear()
     planned(graph, two_tiers(10), budget)  # all transfers hide
     assert searches == [24]
+
+
+@pytest.mark.parametrize("tiny", [False, True])
+def test_variants_are_compared_briefly_and_the_best_one_is_planned_with_all_effort(monkeypatch, tiny):
+    """A brief plan is one of the first sweeps: no placement rule, no search; on tiny graphs there are both, as these take hardly any time.
+
+    No variant of a small graph is weighed by its lower bound.
+    """
+    graph = layers(8, repeatable=True)
+    budget = static_peak(graph).bytes - 24
+    searches = []
+
+    def search(searched, *args, **kwargs):
+        outcome = plain(searched, *args, **kwargs)
+        searches.append((len(searched.ops), kwargs["brief"], kwargs["effort"], outcome.plan.judgement.tried))
+        return outcome
+
+    plain = pipeline.search
+    monkeypatch.setattr(pipeline, "search", search)
+    monkeypatch.setattr(graph_rewrites, "FEW", 100 if tiny else 0)
+    monkeypatch.setattr(graph_rewrites, "bound_ns", lambda *_: pytest.fail("its bound takes longer than its plan"))
+    best = planned(graph, two_tiers_and_a_pool(), budget)
+    assert [brief for _, brief, _, _ in searches] == [not tiny] * (len(searches) - 2) + [False] * 2
+    assert bool(searches[0][3]) == tiny  # the graph as it is waits; its variants do not
+    assert not any([tried for _, brief, _, tried in searches if brief])
+    as_it_is, variant = searches[-2:]
+    assert (as_it_is[0], variant[0]) == (24, len(best.graph.ops))
+    assert as_it_is[2] == variant[2] == 0.05
+    assert "placement nearest" in as_it_is[3]
+    assert best.recomputes
+
+
+def two_tiers_and_a_pool() -> Hardware:
+    """As ``SLOW``, with a tier more for which placement has rules."""
+    tiers = (*SLOW.tiers, Tier("pool", 10**6, 10**9))
+    channels = (*SLOW.channels, Channel("up_pool", "pool", "hbm", 10**8), Channel("down_pool", "hbm", "pool", 10**8))
+    return replace(SLOW, tiers=tiers, channels=channels)
 
 
 def test_an_order_alone_is_tried_too():

@@ -112,10 +112,11 @@ def search(
     placement: Placement | None = None,
     others: Others | None = None,
     judge: Judge = replay,
+    brief: bool = False,
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result. ``others`` are asked for plans where waits are left.
 
-    ``judge`` replays the plans that are compared.
+    ``judge`` replays the plans that are compared. A ``brief`` search ends with the first sweeps: enough to compare graphs.
     """
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     problem = analyse(graph, hardware)
@@ -142,6 +143,8 @@ def search(
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
             best, source = moved, EVERYTHING
+    if brief and not best.cost.infeasible:
+        return _judged(best, source, selection_of_best)
     if placement is None and not _at(best, floor_ns):
         for rule in _rules(problem):
             evaluate.left = by_rule

@@ -2,10 +2,10 @@
 
 Around :func:`hosim.planner.hyperoffload.pipeline.search`, which plans one graph:
 
-1. the graph as it is, with little effort. If nothing waits, this is the plan;
+1. the graph as it is, briefly. If nothing waits, this is the plan;
 2. variants (:mod:`hosim.planner.rewrites.variants`): with ``reorder`` the ops in another order
    (:func:`hosim.planner.rewrites.reorder.reorder`), with ``recompute`` some of them run again, in either order. The most promising ones are
-   planned with little effort, too. Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn,
+   planned briefly, too. Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn,
    for as long as that helps;
 3. the best variant then gets all the effort, and so does the graph as it is, unless its plan is far slower;
 4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.other_plans.Others`).
@@ -28,6 +28,7 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
+from hosim.planner.hyperoffload.many_starts import FEW
 from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.refinement import bound_ns
@@ -48,12 +49,10 @@ _LIKELY = 9
 """Ways to choose drops that are weighed for another order: those that do best for the listed one."""
 _WEIGHED = 4
 """Variants in each order of the ops whose lower bounds are compared: those that hold least for what they run again."""
-_QUICK = 0.0
-"""The effort of plans that are made to compare variants."""
 _WORTH = 1000
 """Waits of less than this part of the step are not worth a variant."""
 _FAR = 0.85
-"""A variant that takes less than this part of what the graph as it is takes, with equally little effort, is the better one."""
+"""A variant that takes less than this part of what the graph as it is takes, planned as briefly, is the better one."""
 
 
 def search(
@@ -79,7 +78,7 @@ def search(
     orders = [] if run is None else run.orders(reorder, recompute)
     if run is None or not orders:
         return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
-    run.attempt(graph, Edits(graph), _QUICK)
+    run.attempt(graph, Edits(graph))
     plain = run.best
     if plain is not None and not plain.waits and not plain.slowed:
         return plain
@@ -90,7 +89,7 @@ def search(
     if found is None or plain is None or best is None or best.cost.makespan_ns >= _FAR * plain.cost.makespan_ns:
         run.attempt(graph, Edits(graph), effort, others)
         others = None
-    if found is not None and effort > _QUICK:
+    if found is not None:
         run.attempt(found.graph, found.edits, effort)
     if run.best is None:
         assert run.refused is not None
@@ -119,7 +118,7 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
 
 
 def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | None:
-    """The best variant found, planned with little effort; None if none is better than the graph as it is."""
+    """The best variant found, planned briefly; None if none is better than the graph as it is."""
     plain = run.best
     recipes = RECIPES if orders[0].recomputable else ()
     likely = sorted(recipes, key=lambda recipe: orders[0].by(recipe).weight)[:_LIKELY]
@@ -138,7 +137,7 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
             if run.best is not None and least_ns >= run.best.cost.makespan_ns:
                 continue
             tried.add(_key(variant))
-            if run.attempt(variant.graph, variant.edits, _QUICK):
+            if run.attempt(variant.graph, variant.edits):
                 better = variant
         if better is None or run.best is None or not run.waits(run.best):
             return better or found
@@ -152,16 +151,20 @@ def _worth_planning(run: _RewriteSearch, variants: Sequence[Variant], waits_ns: 
     """The variants to plan, the most promising first, each with what its plan takes at least, in nanoseconds.
 
     Once there is a plan to beat, those are promising, too, whose graphs have the least lower bounds, as a good plan ends near that of its
-    graph. It does not tell everything, so variants of several orders are planned if there are any.
+    graph. It does not tell everything, so variants of several orders are planned if there are any. Small graphs are planned in less time
+    than their bounds take, so those of each order that promise most are planned.
     """
-    ranked = promising(variants, waits_ns, excess_bytes)
-    first = ranked[: _PLANNED if len(run.workload.ops) > SMALL else _PLANNED_IF_SMALL]
+    ranked, small = promising(variants, waits_ns, excess_bytes), len(run.workload.ops) <= SMALL
+    first = ranked[: _PLANNED_IF_SMALL if small else _PLANNED]
     if waits_ns is None:
         return [(0, variant) for variant in first]
     by_order: dict[tuple[str, ...], list[Variant]] = {}
     for variant in ranked:
         by_order.setdefault(variant.edits.order, []).append(variant)
     of_each = _BOUNDED if len(by_order) == 1 else _BOUNDED // 2
+    if small:
+        listed = {_key(variant): variant for alike in (first, *[alike[:of_each] for alike in by_order.values()]) for variant in alike}
+        return [(0, variant) for variant in listed.values()]
     weighed = []
     for k, alike in enumerate(by_order.values()):
         bounds = sorted([(bound_ns(variant.graph, run.hardware, run.budget), i) for i, variant in enumerate(alike[:_WEIGHED])])
@@ -219,11 +222,13 @@ class _RewriteSearch:
         horizon = self.problem.horizon_ns
         return outcome.waits and outcome.cost.makespan_ns - horizon > horizon // _WORTH
 
-    def attempt(self, graph: Graph, edits: Edits, effort: float, others: Others | None = None) -> bool:
-        """Plan a variant; says whether that is the best so far."""
-        better = False
+    def attempt(self, graph: Graph, edits: Edits, effort: float | None = None, others: Others | None = None) -> bool:
+        """Plan a variant, with little effort if none is given, and briefly if it is not tiny; says whether that is the best so far."""
+        better, brief = False, effort is None and len(graph.ops) > FEW
         try:
-            outcome = pipeline.search(graph, self.hardware, self.budget, effort=effort, seed=self.seed, others=others, judge=self.judge)
+            outcome = pipeline.search(
+                graph, self.hardware, self.budget, effort=effort or 0.0, seed=self.seed, others=others, judge=self.judge, brief=brief
+            )
         except InfeasibleError as error:
             self.refused = self.refused or error
         else:
