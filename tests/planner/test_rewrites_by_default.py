@@ -111,11 +111,31 @@ def test_variants_are_compared_briefly_and_the_best_one_is_planned_with_all_effo
     assert [brief for _, brief, _, _ in searches] == [not tiny] * (len(searches) - 2) + [False] * 2
     assert bool(searches[0][3]) == tiny  # the graph as it is waits; its variants do not
     assert not any([tried for _, brief, _, tried in searches if brief])
-    as_it_is, variant = searches[-2:]
+    variant, as_it_is = searches[-2:]
     assert (as_it_is[0], variant[0]) == (24, len(best.graph.ops))
     assert as_it_is[2] == variant[2] == 0.05
     assert "placement nearest" in as_it_is[3]
     assert best.recomputes
+
+
+@pytest.mark.parametrize(
+    ("far", "small", "bound_ns", "number"), [(0, 200, 0, 2), (10**9, 200, 0, 1), (0, 0, 0, 2), (0, 0, 10**9, 1), (0, 200, 10**9, 2)]
+)
+def test_the_graph_as_it_is_gets_all_effort_only_where_it_may_still_win(monkeypatch, far, small, bound_ns, number):
+    """Not where its brief plan is far slower than the best variant's, nor where its lower bound is no less; small graphs have none."""
+    graph = layers(8, repeatable=True)
+    budget = static_peak(graph).bytes - 24
+    monkeypatch.setattr(graph_rewrites, "_FAR", far)
+    monkeypatch.setattr(graph_rewrites, "SMALL", small)
+    monkeypatch.setattr(graph_rewrites, "bound_ns", lambda searched, *_: bound_ns if searched is graph else 0)
+    sizes = []
+    search = pipeline.search
+    monkeypatch.setattr(
+        pipeline, "search", lambda searched, *a, **k: (k["effort"] and sizes.append(len(searched.ops))) or search(searched, *a, **k)
+    )
+    best = planned(graph, SLOW, budget)
+    assert best.recomputes
+    assert sizes == [len(best.graph.ops), 24][:number]
 
 
 def two_tiers_and_a_pool() -> Hardware:

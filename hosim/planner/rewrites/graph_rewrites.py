@@ -7,7 +7,8 @@ Around :func:`hosim.planner.hyperoffload.pipeline.search`, which plans one graph
    (:func:`hosim.planner.rewrites.reorder.reorder`), with ``recompute`` some of them run again, in either order. The most promising ones are
    planned briefly, too. Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn,
    for as long as that helps;
-3. the best variant then gets all the effort, and so does the graph as it is, unless its plan is far slower;
+3. the best variant then gets all the effort, and so does the graph as it is, unless its brief plan is far slower than what came of that or
+   its lower bound is no less;
 4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.other_plans.Others`).
 
 So no plan here is worse than any of these policies, and there is a plan where only a variant fits.
@@ -52,7 +53,7 @@ _WEIGHED = 4
 _WORTH = 1000
 """Waits of less than this part of the step are not worth a variant."""
 _FAR = 0.85
-"""A variant that takes less than this part of what the graph as it is takes, planned as briefly, is the better one."""
+"""A variant that takes less than this part of what the graph as it is takes, planned briefly, is the better one."""
 
 
 def search(
@@ -85,12 +86,11 @@ def search(
     if plain is not None and not run.waits(plain):
         return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     found = _best_variant(run, orders)
-    best = run.best
-    if found is None or plain is None or best is None or best.cost.makespan_ns >= _FAR * plain.cost.makespan_ns:
-        run.attempt(graph, Edits(graph), effort, others)
-        others = None
     if found is not None:
         run.attempt(found.graph, found.edits, effort)
+    if found is None or plain is None or run.may_win(plain):
+        run.attempt(graph, Edits(graph), effort, others)
+        others = None
     if run.best is None:
         assert run.refused is not None
         raise run.refused
@@ -221,6 +221,15 @@ class _RewriteSearch:
         """Whether ops wait for long enough to be worth another graph."""
         horizon = self.problem.horizon_ns
         return outcome.waits and outcome.cost.makespan_ns - horizon > horizon // _WORTH
+
+    def may_win(self, plain: Evaluation) -> bool:
+        """Whether the graph as it is, with ``plain`` as its brief plan, may have a better one than the best."""
+        if self.best is None or self.best.cost.infeasible:
+            return True
+        best_ns = self.best.cost.makespan_ns
+        if best_ns < _FAR * plain.cost.makespan_ns:
+            return False
+        return len(self.workload.ops) <= SMALL or bound_ns(self.workload, self.hardware, self.budget) < best_ns
 
     def attempt(self, graph: Graph, edits: Edits, effort: float | None = None, others: Others | None = None) -> bool:
         """Plan a variant, with little effort if none is given, and briefly if it is not tiny; says whether that is the best so far."""
