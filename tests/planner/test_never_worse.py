@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from instances import instance_on_streams
 from quick_cases import one_in
 from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
@@ -19,6 +20,7 @@ from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware, find_workload
 from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.evaluation import Evaluation
 from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.judgement import Judgement
 from hosim.planner.hyperoffload.problem import analyse
@@ -112,6 +114,23 @@ def test_near_the_lower_bound_there_is_no_search_and_rivals_are_tried_with_their
         tried = judgement_of(graph, hw, 30).tried
         assert tried == (tuple(name for name in far if ":" not in name) if near else far)
         assert bool(searched) != near
+
+
+@pytest.mark.parametrize("small", [0, 200])
+def test_the_search_begins_from_what_another_policy_planned(monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    """It comes last, where it is the best; the planner's own comes before it."""
+    drawn = instance_on_streams(10, 7)
+    given = drawn.graph, drawn.hardware, drawn.budget_bytes
+    best = registry.get("hyperoffload").plan(*given)
+    begun: list[tuple[Evaluation, ...]] = []
+    monkeypatch.setattr(pipeline, "SMALL", small)
+    monkeypatch.setattr(pipeline, "refined", lambda evaluate, starts, *_: begun.append(tuple(starts)) or starts[0])
+    own = pipeline.search(*given)
+    found = pipeline.search(*given, others=lambda *_: [("other", best)])
+    assert own.cost.makespan_ns > 167 == found.cost.makespan_ns
+    assert (found.plan.judgement.source, found.plan.judgement.rival) == ("rival", "other")
+    (alone, both) = begun
+    assert [start.plan.cache_ops for start in both] == [*[start.plan.cache_ops for start in alone], best.cache_ops]
 
 
 def test_a_large_graph_is_not_swept_where_the_first_rivals_are_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,20 @@ def test_a_brief_search_begins_from_what_is_unlike_only_far_from_the_bound(monke
 def test_large_graphs_alone_and_not_without_effort(monkeypatch: pytest.MonkeyPatch, layers: int, effort: float, times: int) -> None:
     asked: list[Evaluation] = []
     monkeypatch.setattr(refinement, "improve", lambda simulator, choices, *given: choices)
+    monkeypatch.setattr(StallSearch, "run", lambda search: {})
     monkeypatch.setattr(refinement, "_from_others", lambda evaluate, best, *given: asked.append(best) or best)
     evaluate = Evaluator(analyse(hill(layers), machine()), BUDGET, "test", 100)
     refined(evaluate, [evaluate({})], 1, effort, 0)
     assert len(asked) == times
+
+
+@pytest.mark.parametrize(("part", "effort", "brief"), [(133, 1.0, True), (120, 1.0, False), (133, 0.0, False)])
+def test_a_search_is_brief_where_little_is_left_to_gain(monkeypatch: pytest.MonkeyPatch, part: int, effort: float, brief: bool) -> None:
+    evaluate, (best,) = outcomes(range(20))
+    monkeypatch.setattr(refinement, "_from_others", lambda evaluate, best, *given: best)
+    begun = searched(monkeypatch)
+    refined(evaluate, [best], -(-best.cost.makespan_ns * part // (part + 1)), effort, 0)
+    assert begun == [(best.choices, brief)]
 
 
 @pytest.mark.long

@@ -10,10 +10,10 @@
 6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
 7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
-8. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, judged by
+8. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is worse
+   than any of them.
+9. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, from there, judged by
    :mod:`hosim.planner.hyperoffload.plan_simulator`.
-9. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is worse
-   than any of them, and the search goes on from that.
 
 All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
 cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -158,28 +158,26 @@ def search(
         if timely is not None and timely.cost < best.cost:
             best, source = timely, SPREAD
     searched = 0 < len(graph.ops) <= _SEARCHED and placement is None  # the search tries any tier
-    if searched and not _at(best, floor_ns):
-        late = [sweeps.late] if sweeps.late is not None and count <= SMALL and sweeps.late.choices != best.choices else []
-        improved = refined(evaluate, [*late, best], floor_ns, effort, seed)
+    begun = [best]
+    if rivals is not None and (not _at(best, waits_ns) or best.slowed):
+        best = rivals.best(best, waits=not _at(best, floor_ns))
+        source = RIVAL if rivals.name else source
+    tried += rivals.tried if rivals is not None else ()
+    rival = rivals.name if rivals is not None and source == RIVAL else ""
+    if rival and placement is None and not _at(best, floor_ns):
+        choices = choices_of(problem, best.plan)
+        begun.append(evaluate(choices if searched else advance(problem, choices, budget)))
+        best = min(best, begun[-1], key=lambda outcome: outcome.cost)
+    if searched and not _at(best, floor_ns):  # it begins from what another policy planned, too
+        begun.sort(key=lambda outcome: outcome.cost, reverse=True)
+        late = [sweeps.late] if sweeps.late is not None and count <= SMALL and sweeps.late.choices != begun[0].choices else []
+        improved = refined(evaluate, [*late, *begun], floor_ns, effort, seed)
         if improved.cost < best.cost:
             best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
     if spreads and not _at(best, floor_ns):  # the search does not begin from these, as they leave little to change one by one
         tardy = _spread(evaluate, problem, budget, hardly_late, waits=True)
         if tardy is not None and tardy.cost < best.cost:
             best, source = tardy, SPREAD
-    if rivals is not None and (not _at(best, waits_ns) or best.slowed):
-        best = rivals.best(best, waits=not _at(best, floor_ns))
-        source = RIVAL if rivals.name else source
-    tried += rivals.tried if rivals is not None else ()
-    rival = rivals.name if rivals is not None and source == RIVAL else ""
-    if rival and not searched and placement is None and not _at(best, floor_ns):
-        advanced = evaluate(advance(problem, choices_of(problem, best.plan), budget))
-        if advanced.cost < best.cost:
-            best = advanced
-    if rival and searched and not _at(best, floor_ns):  # the search goes on from what another policy planned
-        improved = refined(evaluate, [evaluate(choices_of(problem, best.plan))], floor_ns, effort, seed)
-        if improved.cost < best.cost:
-            best, source, selection_of_best = improved, LOCAL_SEARCH, sweeps.selection
     if best.cost.infeasible and searched and count <= SMALL:
         found = found_elsewhere(evaluate, seed)
         if found is not None:

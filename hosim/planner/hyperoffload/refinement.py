@@ -26,6 +26,9 @@ _SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 150_000, 10_000, 8_
 """Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
 not fewer than the last figure, which takes no time to speak of."""
 
+_BRIEF = 133
+"""On larger graphs, where what is left to gain is less than a ``_BRIEF``-th, the search is brief. With the part within which there is none
+that is at most a per cent above the lower bound."""
 _FAR = 20
 """Where the search ends later by more than a ``_FAR``-th than what no plan beats, other outcomes are searched from, too."""
 _PROBES, _UNLIKE = 5, 10
@@ -54,6 +57,15 @@ def found_elsewhere(evaluate: Evaluator, seed: int) -> Evaluation | None:
             if not found.cost.infeasible:
                 return found
     return None
+
+
+def _on_large(
+    evaluate: Evaluator, best: Evaluation, simulator: PlanSimulator, floor_ns: int, effort: float, work: int, seed: int
+) -> Evaluation:
+    """What is found from ``best`` on, briefly where there is little to gain, and from others where there is much."""
+    brief = effort > 0 and not best.cost.infeasible and (best.cost.makespan_ns - floor_ns) * _BRIEF <= floor_ns
+    found = evaluate(StallSearch(simulator, best.choices, floor_ns, work, seed, brief=brief).run())
+    return _from_others(evaluate, found, simulator, floor_ns, work, seed) if effort > 0 else found
 
 
 def _from_others(evaluate: Evaluator, best: Evaluation, simulator: PlanSimulator, floor_ns: int, work: int, seed: int) -> Evaluation:
@@ -122,11 +134,11 @@ def refined(
         starts = ManyStarts(wider, [outcome.choices for outcome in begun], restart, work, effort, seed)
         ended = evaluate(starts.run(floor_ns, lambda: bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes)))
         return min([*begun, ended], key=lambda outcome: outcome.cost)
+    if count > SMALL:
+        return _on_large(evaluate, begun[-1], simulator, floor_ns, effort, work, seed)
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
-    if judge is simulator and count > SMALL and effort > 0:
-        return _from_others(evaluate, best, simulator, floor_ns, work, seed)
-    if len(problem.graph.streams) <= 1 or count > SMALL or judge is not simulator or best.cost.makespan_ns <= floor_ns:
+    if len(problem.graph.streams) <= 1 or judge is not simulator or best.cost.makespan_ns <= floor_ns:
         return best
     if effort > 0:
         floor_ns = max(floor_ns, bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes))
