@@ -88,14 +88,53 @@ def test_only_graphs_of_so_many_ops_and_with_waits_are_planned_more_than_once(mo
     assert searches == [24]
 
 
-@pytest.mark.parametrize("tiny", [False, True])
-def test_variants_are_compared_briefly_and_the_best_one_is_planned_with_all_effort(monkeypatch, tiny):
-    """A brief plan is one of the first sweeps: no placement rule, no search; on tiny graphs there are both, as these take hardly any time.
+@pytest.mark.parametrize("small", [False, True])
+def test_variants_are_compared_briefly_and_the_best_one_is_planned_with_all_effort(monkeypatch, small):
+    """A brief plan is one of the first sweeps: no placement rule, no search; on small graphs there are both, as these take little time.
 
-    No variant of a small graph is weighed by its lower bound.
+    No variant of a graph of up to 200 ops is weighed by its lower bound.
     """
     graph = layers(8, repeatable=True)
     budget = static_peak(graph).bytes - 24
+    searches = noted_searches(monkeypatch)
+    monkeypatch.setattr(graph_rewrites, "_QUICK", 100 if small else 0)
+    monkeypatch.setattr(graph_rewrites, "bound_ns", lambda *_: pytest.fail("its bound takes longer than its plan"))
+    best = planned(graph, two_tiers_and_a_pool(), budget)
+    assert [brief for _, brief, _, _ in searches] == [not small] * (len(searches) - 2) + [False] * 2
+    assert bool(searches[0][3]) == small  # the graph as it is waits; its variants do not
+    assert not any([tried for _, brief, _, tried in searches if brief])
+    variant, as_it_is = searches[-2:]
+    assert (as_it_is[0], variant[0]) == (24, len(best.graph.ops))
+    assert as_it_is[2] == variant[2] == 0.05
+    assert "placement nearest" in as_it_is[3]
+    assert best.recomputes
+
+
+@pytest.mark.parametrize(("quick", "alike", "brief"), [(0, -1, [True, False]), (0, 100, [True]), (100, -1, [False])])
+def test_all_passes_compare_variants_where_brief_plans_find_none(monkeypatch, quick, alike, brief):
+    """If such a plan of the graph as it is is much better than the brief one; on small graphs no plan is brief."""
+    graph = layers(8, repeatable=True)
+    budget = static_peak(graph).bytes - 24
+    compared = []
+    best_variant = graph_rewrites._best_variant
+    monkeypatch.setattr(
+        graph_rewrites,
+        "_best_variant",
+        lambda run, orders: compared.append(run.brief) or (best_variant(run, orders) if len(compared) > 1 else None),
+    )
+    monkeypatch.setattr(graph_rewrites, "_QUICK", quick)
+    monkeypatch.setattr(graph_rewrites, "_ALIKE", alike)  # -1: any difference is more than that
+    searches = noted_searches(monkeypatch)
+    best = planned(graph, two_tiers_and_a_pool(), budget)
+    assert compared == brief
+    assert bool(best.recomputes) == (len(brief) > 1)
+    if best.recomputes:
+        assert [brief for _, brief, _, _ in searches] == [True] + [False] * (len(searches) - 1)
+        assert "placement nearest" in searches[1][3]
+
+
+def noted_searches(monkeypatch):
+    """The ops of each graph that is planned from now on, whether briefly, with what effort, and what was tried."""
     searches = []
 
     def search(searched, *args, **kwargs):
@@ -105,17 +144,7 @@ def test_variants_are_compared_briefly_and_the_best_one_is_planned_with_all_effo
 
     plain = pipeline.search
     monkeypatch.setattr(pipeline, "search", search)
-    monkeypatch.setattr(graph_rewrites, "FEW", 100 if tiny else 0)
-    monkeypatch.setattr(graph_rewrites, "bound_ns", lambda *_: pytest.fail("its bound takes longer than its plan"))
-    best = planned(graph, two_tiers_and_a_pool(), budget)
-    assert [brief for _, brief, _, _ in searches] == [not tiny] * (len(searches) - 2) + [False] * 2
-    assert bool(searches[0][3]) == tiny  # the graph as it is waits; its variants do not
-    assert not any([tried for _, brief, _, tried in searches if brief])
-    variant, as_it_is = searches[-2:]
-    assert (as_it_is[0], variant[0]) == (24, len(best.graph.ops))
-    assert as_it_is[2] == variant[2] == 0.05
-    assert "placement nearest" in as_it_is[3]
-    assert best.recomputes
+    return searches
 
 
 @pytest.mark.parametrize(

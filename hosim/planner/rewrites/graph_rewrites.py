@@ -2,11 +2,11 @@
 
 Around :func:`hosim.planner.hyperoffload.pipeline.search`, which plans one graph:
 
-1. the graph as it is, briefly. If nothing waits, this is the plan;
+1. the graph as it is, with little effort, and large ones briefly. If nothing waits, this is the plan;
 2. variants (:mod:`hosim.planner.rewrites.variants`): with ``reorder`` the ops in another order
    (:func:`hosim.planner.rewrites.reorder.reorder`), with ``recompute`` some of them run again, in either order. The most promising ones are
-   planned briefly, too. Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn,
-   for as long as that helps;
+   planned like that, too. If none is better, and all passes with little effort do better than briefly, they get these.
+   Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn, for as long as that helps;
 3. the best variant then gets all the effort, and so does the graph as it is, unless its brief plan is far slower than what came of that or
    its lower bound is no less;
 4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.other_plans.Others`).
@@ -29,7 +29,6 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
-from hosim.planner.hyperoffload.many_starts import FEW
 from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.refinement import bound_ns
@@ -52,6 +51,10 @@ _WEIGHED = 4
 """Variants in each order of the ops whose lower bounds are compared: those that hold least for what they run again."""
 _WORTH = 1000
 """Waits of less than this part of the step are not worth a variant."""
+_QUICK = 1_000
+"""Ops up to which variants are planned by all passes with little effort: that is quick, and tells them apart better than brief plans do."""
+_ALIKE = 100
+"""Brief plans are enough if that of the graph as it is takes less than a ``_ALIKE``-th longer than one by all passes with little effort."""
 _FAR = 0.85
 """A variant that takes less than this part of what the graph as it is takes, planned briefly, is the better one."""
 
@@ -86,6 +89,8 @@ def search(
     if plain is not None and not run.waits(plain):
         return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     found = _best_variant(run, orders)
+    if found is None and run.needs_closer_look():
+        plain, found = run.best, _best_variant(run, orders)
     if found is not None:
         run.attempt(found.graph, found.edits, effort)
     if found is None or plain is None or run.may_win(plain):
@@ -189,6 +194,8 @@ class _RewriteSearch:
         self.judge = judge
         self.problem = analyse(workload, hardware)
         self.excess_bytes = max(0, max(static_curve(workload), default=0) - budget)
+        self.brief = len(workload.ops) > _QUICK
+        """Whether variants are compared by brief plans."""
         self.best: Evaluation | None = None
         self.refused: InfeasibleError | None = None
 
@@ -231,20 +238,34 @@ class _RewriteSearch:
             return False
         return len(self.workload.ops) <= SMALL or bound_ns(self.workload, self.hardware, self.budget) < best_ns
 
+    def needs_closer_look(self) -> bool:
+        """Whether brief plans are not enough to compare: where that of the graph as it is is much worse than one by all passes.
+
+        Then that one is the best so far, and what follows is planned like it.
+        """
+        if self.best is None or not self.brief:
+            return False
+        outcome, brief_ns = self._searched(self.workload, 0.0, None), self.best.cost.makespan_ns
+        if brief_ns - outcome.cost.makespan_ns <= brief_ns // _ALIKE:
+            return False
+        self.brief, self.best = False, outcome
+        return True
+
     def attempt(self, graph: Graph, edits: Edits, effort: float | None = None, others: Others | None = None) -> bool:
-        """Plan a variant, with little effort if none is given, and briefly if it is not tiny; says whether that is the best so far."""
-        better, brief = False, effort is None and len(graph.ops) > FEW
+        """Plan a variant, with little effort if none is given, large ones briefly; says whether that is the best so far."""
         try:
-            outcome = pipeline.search(
-                graph, self.hardware, self.budget, effort=effort or 0.0, seed=self.seed, others=others, judge=self.judge, brief=brief
-            )
+            outcome = self._searched(graph, effort or 0.0, others, brief=effort is None and self.brief)
         except InfeasibleError as error:
             self.refused = self.refused or error
-        else:
-            better = self.best is None or outcome.cost < self.best.cost
-            if better:
-                self.best = _with_edits(outcome, edits) if edits.order or edits.recompute else outcome
+            return False
+        better = self.best is None or outcome.cost < self.best.cost
+        if better:
+            self.best = _with_edits(outcome, edits) if edits.order or edits.recompute else outcome
         return better
+
+    def _searched(self, graph: Graph, effort: float, others: Others | None, *, brief: bool = False) -> Evaluation:
+        given = graph, self.hardware, self.budget
+        return pipeline.search(*given, effort=effort, seed=self.seed, others=others, judge=self.judge, brief=brief)
 
 
 def _with_edits(outcome: Evaluation, edits: Edits) -> Evaluation:
