@@ -49,10 +49,11 @@ def late(*early: int) -> Choices:
     return {t: TensorChoice("ddr", away={-1: t - 1 - (t in early)}) for t in range(6)}
 
 
-@pytest.mark.parametrize(("effort", "number", "shortest"), [(1.0, 14 + 4 + 1, 10_000), (0.5, 7 + 4 + 1, 10_000), (2.0, 28 + 4 + 1, 5_000)])
+@pytest.mark.parametrize(("effort", "number", "shortest"), [(1.0, 28 + 4 + 1, 10_000), (0.5, 14 + 4 + 1, 10_000), (2.0, 56 + 4 + 1, 5_000)])
 def test_how_many_searches_there_are(monkeypatch: pytest.MonkeyPatch, effort: float, number: int, shortest: int) -> None:
     """More effort is more starts, each with the work that one has of all; ``work`` has the effort in it already."""
     searches = Searches(monkeypatch)
+    monkeypatch.setattr(many_starts, "_AGREE", 1_000)
     starts(effort).run(0, lambda: 0)
     assert len(searches.begun) == number
     assert searches.work[0] == shortest
@@ -62,14 +63,22 @@ def test_how_many_searches_there_are(monkeypatch: pytest.MonkeyPatch, effort: fl
 
 
 def test_the_best_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the first 14 searches the last ones end best; the first of the four that go on ends better still, and goes on alone."""
+    """Of the first 28 searches the last ones end best; the first of the four that go on ends better still, and goes on alone."""
     best = [late(1, 2, 3), late(2, 3, 4), late(1, 3), late(3, 5)]
     found = late(1, 2, 3, 4)
-    searches = Searches(monkeypatch, *[late()] * 10, *best, found, *best[1:])
+    monkeypatch.setattr(many_starts, "_AGREE", 25)
+    searches = Searches(monkeypatch, *[late()] * 24, *best, found, *best[1:])
     assert starts().run(0, lambda: 0) == found
     simulator = PlanSimulator(analyse(plateau(6, home="ddr"), machine()), BUDGET)
-    assert searches.begun[14:18] == sorted(best, key=lambda choices: simulator.begin(choices)[1])
-    assert searches.begun[18] == found
+    assert searches.begun[28:32] == sorted(best, key=lambda choices: simulator.begin(choices)[1])
+    assert searches.begun[32] == found
+
+
+def test_it_ends_where_eight_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need not be the first ones, nor the same choices: with one weight early, whichever, the step takes as long."""
+    searches = Searches(monkeypatch, late(), late(), *[late(1 + k % 5) for k in range(8)])
+    assert starts().run(0, lambda: 0) == late(1)
+    assert len(searches.begun) == 10
 
 
 def test_it_ends_where_nothing_better_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

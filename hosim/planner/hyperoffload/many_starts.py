@@ -21,8 +21,11 @@ from hosim.planner.hyperoffload.selection import select
 
 FEW = 48
 """Ops up to which a graph is searched from many starts."""
-_STARTS, _KEPT = 14, (4, 1)
+_STARTS, _KEPT = 28, (4, 1)
 """Short searches, and how many of the best of all go on in the rounds after them."""
+_AGREE = 8
+"""Where so many end with the best makespan, there are no more of either: on 119 random graphs whose optimum is proved, 55 of which agreed
+after 14, longer searches found nothing better than seven that agreed."""
 _PARTS = (0.1, 0.2, 0.5)
 """The part of the work that one search of each round takes."""
 _DRAWN = 2
@@ -80,9 +83,10 @@ class ManyStarts:
         if not self._at(floor_ns):
             floor_ns = max(floor_ns, least_ns())
         for k in range(1, self._starts):
-            if not self._at(floor_ns):
-                drawn = [self._begun[k]] if k < len(self._begun) else [self._restart(self._rng) for _ in range(_DRAWN)]
-                self._search(min(drawn, key=self._simulator.begin), _PARTS[0], floor_ns)
+            if self._at(floor_ns) or self._agree():
+                return min(self._ends)[2]
+            drawn = [self._begun[k]] if k < len(self._begun) else [self._restart(self._rng) for _ in range(_DRAWN)]
+            self._search(min(drawn, key=self._simulator.begin), _PARTS[0], floor_ns)
         for kept, part in zip(_KEPT, _PARTS[1:], strict=True):
             for _, _, choices in sorted(self._ends)[:kept]:
                 if not self._at(floor_ns):
@@ -92,6 +96,11 @@ class ManyStarts:
     def _search(self, choices: Choices, part: float, floor_ns: int) -> None:
         found = improve(self._simulator, choices, floor_ns, max(_LEAST, int(part * self._work)), self._rng.getrandbits(32))
         self._ends.append((self._simulator.begin(found), len(self._ends), found))
+
+    def _agree(self) -> bool:
+        """Whether as many searches end at once with the best makespan as are taken to have found what there is."""
+        best = min(self._ends)[0]
+        return not best[0] and sum([cost[1] == best[1] for cost, _, _ in self._ends]) >= _AGREE
 
     def _at(self, floor_ns: int) -> bool:
         """Whether nothing better can be."""
