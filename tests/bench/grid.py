@@ -7,7 +7,7 @@ times of planning. At the end how many cells there were, and those in which a ri
 With ``--out`` each cell is written when it is done, and a later run leaves out those that are in the file: it can be stopped at any time.
 Cells of other versions of hosim (:data:`hosim.versions.VERSIONS`) are measured again. A cell that fails is written with its error, the
 others go on, and a later run tries it again. ``--sample N`` takes N cells at random, by ``--seed``. ``--report`` measures nothing and says
-what the file has. The whole grid has 1,620 cells; ``tests/bench/grid_cells.csv`` has those of a run.
+what the file has. The whole grid has 1,620 cells; ``tests/bench/grid_cells.csv`` has those measured so far.
 """
 
 from __future__ import annotations
