@@ -83,11 +83,9 @@ def test_a_search_is_brief_where_little_is_left_to_gain(monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="with planner version 11 it takes 2.2 % more at 45 GB/s than at 40 (docs/planner.md)")
 def test_along_bandwidths_of_a_coarse_graph(tmp_path: Path) -> None:
-    """Of eight bandwidths one is slower than the one before, by 2.2 %; the searches from one start alone rose by 9.7 %.
-
-    Which one, and by how much, is a matter of luck (docs/planner.md): with planner version 10 it was another one, by 0.8 %.
-    """
+    """Of eight bandwidths one is slower than the one before, by less than a per cent; the searches from one start alone rose by 9.7 %."""
     given = ("--vary", "channels.h2d.bandwidth=20GB/s..55GB/s:8", "--budget", "20GiB", "--jobs", "1", "-o", str(tmp_path / "rows.csv"))
     result = CliRunner().invoke(app, ["sweep", "deepseek-v3-prefill-slice", "-H", "h100-80gb-sxm", *given])
     assert result.exit_code == 0, result.output
@@ -95,6 +93,4 @@ def test_along_bandwidths_of_a_coarse_graph(tmp_path: Path) -> None:
         found = [int(row["makespan_ns"]) for row in csv.DictReader(rows)]
     print("ms along bandwidths:", [round(ns / 1e6, 2) for ns in found])
     assert len(found) == 8
-    rises = [more / less for less, more in pairwise(found) if more > less]
-    assert len(rises) <= 1
-    assert all(rise < 1.025 for rise in rises)
+    assert all(more <= less * 1.01 for less, more in pairwise(found))
