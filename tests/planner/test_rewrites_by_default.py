@@ -157,14 +157,10 @@ def test_the_graph_as_it_is_gets_all_effort_only_where_it_may_still_win(monkeypa
     monkeypatch.setattr(graph_rewrites, "_FAR", far)
     monkeypatch.setattr(graph_rewrites, "SMALL", small)
     monkeypatch.setattr(graph_rewrites, "bound_ns", lambda searched, *_: bound_ns if searched is graph else 0)
-    sizes = []
-    search = pipeline.search
-    monkeypatch.setattr(
-        pipeline, "search", lambda searched, *a, **k: (k["effort"] and sizes.append(len(searched.ops))) or search(searched, *a, **k)
-    )
+    searches = noted_searches(monkeypatch)
     best = planned(graph, SLOW, budget)
     assert best.recomputes
-    assert sizes == [len(best.graph.ops), 24][:number]
+    assert [count for count, _, effort, _ in searches if effort] == [len(best.graph.ops), 24][:number]
 
 
 def two_tiers_and_a_pool() -> Hardware:

@@ -128,14 +128,14 @@ def refined(
             return begun[-1]
         judge = ReplayedChoices(problem, within)
     work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
+    if count > SMALL:
+        return _on_large(evaluate, begun[-1], simulator, floor_ns, effort, work, seed)
     restart = Restarts(problem, within, judge, begun[-1].choices)
     if judge is simulator and count <= FEW and effort > 0:
         wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
         starts = ManyStarts(wider, [outcome.choices for outcome in begun], restart, work, effort, seed)
         ended = evaluate(starts.run(floor_ns, lambda: bound_ns(problem.graph, problem.hardware, evaluate.budget_bytes)))
         return min([*begun, ended], key=lambda outcome: outcome.cost)
-    if count > SMALL:
-        return _on_large(evaluate, begun[-1], simulator, floor_ns, effort, work, seed)
     found = [evaluate(improve(judge, outcome.choices, floor_ns, work // len(begun), seed, restart)) for outcome in begun]
     best = min(found, key=lambda outcome: outcome.cost)
     if len(problem.graph.streams) <= 1 or judge is not simulator or best.cost.makespan_ns <= floor_ns:

@@ -123,7 +123,7 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
 
 
 def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | None:
-    """The best variant found, planned briefly; None if none is better than the graph as it is."""
+    """The best variant found, without all effort; None if none is better than the graph as it is."""
     plain = run.best
     recipes = RECIPES if orders[0].recomputable else ()
     likely = sorted(recipes, key=lambda recipe: orders[0].by(recipe).weight)[:_LIKELY]
@@ -231,7 +231,7 @@ class _RewriteSearch:
 
     def may_win(self, plain: Evaluation) -> bool:
         """Whether the graph as it is, with ``plain`` as its brief plan, may have a better one than the best."""
-        if self.best is None or self.best.cost.infeasible:
+        if self.best is None:
             return True
         best_ns = self.best.cost.makespan_ns
         if best_ns < _FAR * plain.cost.makespan_ns:
