@@ -59,7 +59,7 @@ class ChoiceMoves:
             back = choice.away[gap.after]
             if back is not None and what < 0.5:
                 moved = back + rng.choice(_NEAR) if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
-                return {t: choice.with_return(gap.after, max(gap.after, min(gap.before - 1, moved)))}
+                return {t: choice.with_return(gap.after, within(moved, gap))}
             if choice.start != BELOW or gap.after != AT_START:
                 return {t: choice.with_store(gap.after, rng.randint(gap.written, last_store(gap)))}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
@@ -121,6 +121,30 @@ class ChoiceMoves:
         if not graph.writers[t] or not graph.survives[t] or (t not in self.problem.starts_below and choice.start == HOME):
             return None
         return choice.stores.get(self._count, graph.writers[t][-1])
+
+    def shifted(self, t: int, choice: TensorChoice | None, gap: Gap | None, by: int, *, store: bool) -> TensorChoice | None:
+        """The choice of a tensor with one transfer issued so many ops later, as far as it may be; None if that changes nothing.
+
+        This is the return of the absence in ``gap``, or with ``store`` the store before it. Without a gap it is the store that saves for
+        the end what the step has written.
+        """
+        if choice is None:
+            return None
+        if gap is None:
+            saved = self.saved_after(t, choice)
+            moved = None if saved is None else max(self.problem.graph.writers[t][-1], min(self._count - 1, saved + by))
+            return None if moved is None or moved == saved else choice.with_store(self._count, moved)
+        if gap.after not in choice.away:
+            return None
+        if store:
+            if choice.start == BELOW and gap.after == AT_START:
+                return None
+            at = choice.stores.get(gap.after, gap.after)
+            moved = max(gap.written, min(last_store(gap), at + by))
+            return None if moved == at else choice.with_store(gap.after, moved)
+        back = choice.away[gap.after]
+        moved = None if back is None else within(back + by, gap)
+        return None if moved is None or moved == back else choice.with_return(gap.after, moved)
 
     def _saved_elsewhere(self, t: int, choice: TensorChoice, lines: Queues) -> Iterator[TensorChoice]:
         """What is to be below at the end stored later or earlier, or elsewhere among what is issued after the same op."""
@@ -255,6 +279,11 @@ def _stores(gap: Gap, now: int) -> list[int]:
     """Where else its store might be issued: as soon as the contents are made, at the last place, or near where it is."""
     last = last_store(gap)
     return [p for p in dict.fromkeys((gap.written, last, now - 1, now + 1)) if gap.written <= p <= last and p != now]
+
+
+def within(position: int, gap: Gap) -> int:
+    """The op of a gap that is nearest to ``position``, of those after which a return may be issued."""
+    return max(gap.after, min(gap.before - 1, position))
 
 
 def last_store(gap: Gap) -> int:

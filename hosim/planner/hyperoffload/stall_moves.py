@@ -16,7 +16,7 @@ from random import Random
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, last_store
+from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, within
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
@@ -68,6 +68,8 @@ class StallMoves:
         alike: dict[object, list[int]] = {}
         for t in moved:
             alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
+        self.alike: Sequence[Sequence[int]] = list(alike.values())
+        """The tensors that can be moved, those alike together."""
         self._alike = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
         largest = max([self._sizes[t] for t in moved], default=0)
         self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}
@@ -224,47 +226,31 @@ class StallMoves:
 
     def _shift(self, gap: Gap, by: int) -> Changes:
         """Returns issued so many ops later."""
-        changes: dict[int, TensorChoice | None] = {}
-        for own, choice in self._same_gaps(gap):
-            back = choice.away.get(own.after) if choice is not None else None
-            if choice is not None and back is not None:
-                moved = _within(back + by, own)
-                if moved != back:
-                    changes[own.tensor] = choice.with_return(own.after, moved)
-        return changes
+        found = {own.tensor: self._decisions.shifted(own.tensor, choice, own, by, store=False) for own, choice in self._same_gaps(gap)}
+        return {t: shifted for t, shifted in found.items() if shifted is not None}
 
     def _shift_all(self, op: int, reach: int) -> Changes:
         """All returns around an op issued so many ops later."""
         by, changes = self._distance(), dict[int, TensorChoice | None]()
         for _, t, after in self._near(op, reach):
             choice = changes.get(t) or self._simulator.choices.get(t)
-            back = choice.away.get(after) if choice is not None else None
-            if choice is not None and back is not None:
-                moved = _within(back + by, self._gap[t, after])
-                if moved != back:
-                    changes[t] = choice.with_return(after, moved)
+            shifted = self._decisions.shifted(t, choice, self._gap[t, after], by, store=False)
+            if shifted is not None:
+                changes[t] = shifted
         return changes
 
     def _store(self, gap: Gap, by: int) -> Changes:
         """Stores issued so many ops later: before an absence, or those that save for the end what the step has written."""
-        changes: dict[int, TensorChoice | None] = {}
+        decisions, changes = self._decisions, dict[int, TensorChoice | None]()
         at_end = self._rng.random() < 0.5
         for own, choice in self._same_gaps(gap):
             if choice is None or own.after not in choice.away:
                 continue
-            saved = self._decisions.saved_after(own.tensor, choice)
             starts_below = choice.start == BELOW and own.after == AT_START
-            if saved is not None and (starts_below or at_end):
-                moved = max(self._graph.writers[own.tensor][-1], min(self._count - 1, saved + by))
-                if moved != saved:
-                    changes[own.tensor] = choice.with_store(self._count, moved)
-                continue
-            if starts_below:
-                continue
-            at = choice.stores.get(own.after, own.after)
-            moved = max(own.written, min(last_store(own), at + by))
-            if moved != at:
-                changes[own.tensor] = choice.with_store(own.after, moved)
+            saves = (starts_below or at_end) and decisions.saved_after(own.tensor, choice) is not None
+            shifted = decisions.shifted(own.tensor, choice, None if saves else own, by, store=True)
+            if shifted is not None:
+                changes[own.tensor] = shifted
         return changes
 
     def _take(self, gap: Gap) -> Changes:
@@ -304,7 +290,7 @@ class StallMoves:
         stretch = max(1.0, self._simulator.cost[1] / horizon) if horizon else 1.0
         ns = times * self._sizes[gap.tensor] * 1e9 / self._up[tier]
         used = self._starts[gap.before] if gap.before < self._count else horizon
-        return _within(bisect_left(self._starts, used - ns / stretch) - 1, gap)
+        return within(bisect_left(self._starts, used - ns / stretch) - 1, gap)
 
     def _exchange(self, gap: Gap, op: int) -> Changes:
         """A tensor stays, and another one of about its size leaves: where most is held meanwhile, or near the stall."""
@@ -364,7 +350,3 @@ class StallMoves:
         elif free and choice.start == HOME and gap.version == 0 and clean:
             choice = replace(choice, start=COPY)
         return choice.with_return(gap.after, back)
-
-
-def _within(position: int, gap: Gap) -> int:
-    return max(gap.after, min(gap.before - 1, position))
