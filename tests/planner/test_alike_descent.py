@@ -10,6 +10,7 @@ from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.simulator_state import NEVER
 
 LAYERS = 30
 
@@ -29,7 +30,7 @@ def test_returns_of_all_that_are_alike_become_earlier_together(permuted: bool) -
     first = kept.cost
     assert first[0] == 0
     assert first[1] > problem.horizon_ns
-    descend(kept, moves, [list(begun)])
+    descend(kept, moves, [list(begun)], NEVER)
     assert kept.cost[1] < first[1]
     assert all(back < begun[t].away[after] for t, choice in kept.best().items() for after, back in choice.away.items())  # type: ignore[operator]
     assert PlanSimulator(problem, 250).begin(kept.best()) == kept.cost
@@ -42,7 +43,7 @@ def test_a_tensor_goes_to_the_tier_that_returns_it_sooner() -> None:
     slow, fast = sorted(costs, key=lambda tier: costs[tier], reverse=True)
     assert costs[fast] < costs[slow]
     kept = BestChoices(simulator, late(problem, range(1), slow), problem.horizon_ns)
-    descend(kept, ChoiceMoves(problem, ["ddr", "pool"]), [])
+    descend(kept, ChoiceMoves(problem, ["ddr", "pool"]), [], NEVER)
     assert kept.best()[0].below == fast
 
 
@@ -53,17 +54,18 @@ def test_what_the_workload_puts_below_is_tried_in_no_other_tier(monkeypatch: pyt
     kept = BestChoices(simulator, begun, problem.horizon_ns)
     tried: list[Changes] = []
     monkeypatch.setattr(kept, "better", lambda changes: bool(tried.append(changes)))
-    descend(kept, moves, [sorted(moves.gaps)])
+    descend(kept, moves, [sorted(moves.gaps)], NEVER)
     assert tried
     assert {choice.below for changes in tried for choice in changes.values() if choice is not None} == {"pool"}
 
 
-def test_nothing_is_judged_where_nothing_can_be_better() -> None:
-    problem = analyse(hill(LAYERS), machine())
-    simulator, moves = PlanSimulator(problem, 10**6), ChoiceMoves(problem, ["ddr"])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_nothing_is_judged_where_nothing_can_be_better_or_all_is_spent(bounded: bool) -> None:
+    problem = analyse(hill(LAYERS), machine("ddr", "pool"))
+    simulator, moves = PlanSimulator(problem, 250), ChoiceMoves(problem, ["ddr", "pool"])
     begun = late(problem, range(8), "ddr")
-    kept = BestChoices(simulator, begun, simulator.begin(begun)[1])
+    kept = BestChoices(simulator, begun, problem.horizon_ns if bounded else simulator.begin(begun)[1])
     work = simulator.work
-    descend(kept, moves, [sorted(moves.gaps)])
+    descend(kept, moves, [sorted(moves.gaps)], work if bounded else NEVER)
     assert kept.best() == begun
     assert simulator.work == work

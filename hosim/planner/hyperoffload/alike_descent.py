@@ -24,18 +24,19 @@ class _Transfer:
     store: bool
 
 
-def descend(kept: BestChoices, moves: ChoiceMoves, alike: Sequence[Sequence[int]]) -> None:
+def descend(kept: BestChoices, moves: ChoiceMoves, alike: Sequence[Sequence[int]], until: int) -> None:
     """Once through all shifts of the tensors of each group, and through all tiers of each tensor; what is better is kept.
 
-    What it takes counts as :attr:`PlanSimulator.work`.
+    It ends before where nothing can be better, or :attr:`PlanSimulator.work` comes to ``until``.
     """
     kept.back()
+    simulator = kept.simulator
     for group in alike:
         for transfer in _transfers(moves, group):
             for by in (*_BY, *[-far for far in _BY]):
-                while not kept.at_floor and _shift(kept, moves, group, transfer, by):
+                while not kept.at_floor and simulator.work < until and _shift(kept, moves, group, transfer, by):
                     pass
-    _change_tiers(kept, moves)
+    _change_tiers(kept, moves, until)
 
 
 def _transfers(moves: ChoiceMoves, group: Sequence[int]) -> Iterator[_Transfer]:
@@ -59,11 +60,11 @@ def _shift(kept: BestChoices, moves: ChoiceMoves, group: Sequence[int], transfer
     return bool(changes) and kept.better(changes)
 
 
-def _change_tiers(kept: BestChoices, moves: ChoiceMoves) -> None:
+def _change_tiers(kept: BestChoices, moves: ChoiceMoves, until: int) -> None:
     """Each tensor in each of the other tiers below, where it may be there."""
     simulator = kept.simulator
     for t in list(simulator.choices):
         for tier in simulator.tiers if t in moves.gaps and t not in moves.problem.starts_below else ():
             choice = simulator.choices[t]
-            if tier != choice.below and not kept.at_floor:
+            if tier != choice.below and not kept.at_floor and simulator.work < until:
                 kept.better({t: replace(choice, below=tier, tiers={})})

@@ -27,8 +27,8 @@ _BLOCKS = 4
 """Blocks that all work is divided into."""
 _LITTLE, _PAYS = 20_000, 400
 """A block that gains less than one part in so many gains nothing; a round that gains more than one part in so many is followed by one."""
-_DESCENT_PAYS = 1_000
-"""A descent that gains more than one part in so many is followed by one."""
+_DESCENT, _DESCENT_PAYS = 4, 1_000
+"""How often descents may spend all work; one that gains more than one part in so many is followed by one."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,13 @@ class StallSearch:
                 break
 
     def _descend(self) -> None:
-        """Descend for as long as that pays."""
+        """Descend for as long as that pays, with several times the work of a round at most."""
         kept, simulator = self._kept, self._simulator
-        moves, before = ChoiceMoves(simulator.problem, simulator.tiers), None
+        moves, until = ChoiceMoves(simulator.problem, simulator.tiers), simulator.work + _DESCENT * self._work
+        before: SimulatedCost | None = None
         while not kept.at_floor and (before is None or _gained(before, kept.cost, _DESCENT_PAYS)):
             before = kept.cost
-            descend(kept, moves, self._moves.alike)
+            descend(kept, moves, self._moves.alike, until)
         self._looked, self._stale, self._refused = False, 0, 0
 
     def _tidy(self) -> None:
