@@ -95,7 +95,6 @@ class StallSearch:
             before = kept.cost
             self._round()
             if self._pace.descends and not _gained(before, kept.cost, _PAYS):
-                before = kept.cost
                 self._descend()
             if kept.at_floor or not _gained(before, kept.cost, _PAYS):
                 break
