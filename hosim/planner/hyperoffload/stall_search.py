@@ -1,10 +1,10 @@
 """Search around the stalls: one change after the other where ops wait, drawn by how long they do.
 
-A change is taken if the plan is no slower; on large graphs also if it is hardly slower (threshold accepting, Dueck and Scheuer 1990). Where
-none has been better for a while, the search goes back to the best choices, makes a few changes that may be slower than that, and goes on
-from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than the best is often several changes away. Changes
-(:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. Where the search gains too
-little, there is a descent on large graphs (:mod:`hosim.planner.hyperoffload.alike_descent`). It goes on only while that pays.
+A change is taken if the plan is no slower. Where none has been better for a while, the search goes back to the best choices, makes a few
+changes that may be a little slower, and goes on from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than
+the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by
+:mod:`hosim.planner.hyperoffload.plan_simulator`. Where the search gains too little, there is a descent on large graphs
+(:mod:`hosim.planner.hyperoffload.alike_descent`). It goes on only while that pays.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _DESCENT, _DESCENT_PAYS = 4, 1_000
 class _Pace:
     """How a search goes.
 
-    A change may be slower by the part ``slack``. After ``stale`` changes without a better plan, ``leading`` ones lead away from the best
-    choices, each slower by the part ``worse`` at most. All work is spent up to ``rounds`` times. A round ends after ``barren`` blocks in a
-    row that gain nothing; a search that ``descends`` does so where a round gains too little for another one.
+    After ``stale`` changes without a better plan, ``leading`` ones lead away from the best choices, each slower by the part ``worse`` at
+    most. All work is spent up to ``rounds`` times. A round ends after ``barren`` blocks in a row that gain nothing; a search that
+    ``descends`` does so where a round gains too little for another one.
     """
 
     stale: int
@@ -45,15 +45,11 @@ class _Pace:
     worse: float
     rounds: int
     barren: int
-    slack: float = 0.0
     descends: bool = False
 
 
-_SLACK = 0.0004
-"""On large graphs changes may lose so much. With four seeds each, four training steps are 0.9 % faster on average than without, and two
-other workloads 0.15 % slower."""
-_ON_LARGE, _ON_SMALL = _Pace(100, 8, 0.01, 8, 2, _SLACK, descends=True), _Pace(50, 4, 0.1, 1, _BLOCKS)
-_BRIEF = _Pace(100, 8, 0.01, 1, 1, _SLACK)
+_ON_LARGE, _ON_SMALL = _Pace(100, 8, 0.01, 8, 2, descends=True), _Pace(50, 4, 0.1, 1, _BLOCKS)
+_BRIEF = _Pace(100, 8, 0.01, 1, 1)
 """The pace of a search that is to say where a longer one would lead to."""
 _FEWEST = 200
 """Changes that are drawn in a block at least."""
@@ -141,7 +137,7 @@ class StallSearch:
             simulator.work += _NO_JUDGEMENT
             return
         cost, begun = simulator.cost, simulator.work
-        most = cost[1] + int((self._pace.worse if self._leading else self._pace.slack) * cost[1])
+        most = cost[1] + (int(self._pace.worse * cost[1]) if self._leading else 0)
         found = simulator.judge(changes, None if cost[0] else most + 1)
         if found[0] < cost[0]:
             taken, gain = True, 1.0
