@@ -32,7 +32,12 @@ def test_returns_of_all_that_are_alike_become_earlier_together(permuted: bool) -
     assert first[1] > problem.horizon_ns
     descend(kept, moves, [list(begun)], NEVER)
     assert kept.cost[1] < first[1]
-    assert all(back < begun[t].away[after] for t, choice in kept.best().items() for after, back in choice.away.items())  # type: ignore[operator]
+    for t, choice in kept.best().items():
+        for after, back in choice.away.items():
+            before = begun[t].away[after]
+            assert back is not None
+            assert before is not None
+            assert back < before
     assert PlanSimulator(problem, 250).begin(kept.best()) == kept.cost
 
 

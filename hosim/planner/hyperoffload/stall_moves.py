@@ -60,8 +60,9 @@ class StallMoves:
         graph = self._graph = problem.graph
         self._tiers = simulator.tiers
         self._count = len(graph.ops)
-        self._decisions = ChoiceMoves(problem, simulator.tiers)
-        self._gaps = self._decisions.gaps
+        self.decisions = ChoiceMoves(problem, simulator.tiers)
+        """The changes of single decisions."""
+        self._gaps = self.decisions.gaps
         self._gap = {(gap.tensor, gap.after): gap for gaps in self._gaps.values() for gap in gaps}
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
         moved = [t for t in sorted(self._gaps) if self._sizes[t]]
@@ -70,7 +71,7 @@ class StallMoves:
             alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
         self.alike: Sequence[Sequence[int]] = list(alike.values())
         """The tensors that can be moved, those alike together."""
-        self._alike = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
+        self._among = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
         largest = max([self._sizes[t] for t in moved], default=0)
         self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}
         self._starts = list(accumulate(problem.start_ns, max))
@@ -115,12 +116,12 @@ class StallMoves:
                         busy[tier] += self._sizes[t] / self._up[tier]
                 if choice.start != BELOW or after != AT_START:
                     places.append((choice.stores.get(after, after), t, after))
-            saved = self._decisions.saved_after(t, choice)
+            saved = self.decisions.saved_after(t, choice)
             if saved is not None and choice.away and (t, min(choice.away)) in self._gap:
                 places.append((saved, t, min(choice.away)))
         self._places = sorted(places)
         self._idle = min(busy, key=lambda tier: busy[tier], default="")
-        self._lines = self._decisions.queues(self._simulator.choices)
+        self._lines = self.decisions.queues(self._simulator.choices)
 
     def anywhere(self) -> None:
         """Forget the stalls until the next look."""
@@ -160,7 +161,7 @@ class StallMoves:
 
     def _scope(self, t: int) -> Sequence[int]:
         """A tensor alone, or those alike, all or some next to each other."""
-        group, place = self._alike.get(t, ((t,), 0))
+        group, place = self._among.get(t, ((t,), 0))
         if self._arm[1] == ALONE:
             return (t,)
         if self._arm[1] == ALL:
@@ -200,7 +201,7 @@ class StallMoves:
             over = self._over(op)
             if over is not None and rng.random() < 0.5:
                 gap, over = over, gap
-            return self._decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines)
+            return self.decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines)
         if kind == SHIFT:
             return self._shift(gap, self._distance())
         if kind == STORE:
@@ -226,7 +227,7 @@ class StallMoves:
 
     def _shift(self, gap: Gap, by: int) -> Changes:
         """Returns issued so many ops later."""
-        found = {own.tensor: self._decisions.shifted(own.tensor, choice, own, by, store=False) for own, choice in self._same_gaps(gap)}
+        found = {own.tensor: self.decisions.shifted(own.tensor, choice, own, by, store=False) for own, choice in self._same_gaps(gap)}
         return {t: shifted for t, shifted in found.items() if shifted is not None}
 
     def _shift_all(self, op: int, reach: int) -> Changes:
@@ -234,14 +235,14 @@ class StallMoves:
         by, changes = self._distance(), dict[int, TensorChoice | None]()
         for _, t, after in self._near(op, reach):
             choice = changes.get(t) or self._simulator.choices.get(t)
-            shifted = self._decisions.shifted(t, choice, self._gap[t, after], by, store=False)
+            shifted = self.decisions.shifted(t, choice, self._gap[t, after], by, store=False)
             if shifted is not None:
                 changes[t] = shifted
         return changes
 
     def _store(self, gap: Gap, by: int) -> Changes:
         """Stores issued so many ops later: before an absence, or those that save for the end what the step has written."""
-        decisions, changes = self._decisions, dict[int, TensorChoice | None]()
+        decisions, changes = self.decisions, dict[int, TensorChoice | None]()
         at_end = self._rng.random() < 0.5
         for own, choice in self._same_gaps(gap):
             if choice is None or own.after not in choice.away:

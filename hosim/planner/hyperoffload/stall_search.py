@@ -4,7 +4,7 @@ A change is taken if the plan is no slower. Where none has been better for a whi
 changes that may be a little slower, and goes on from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than
 the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by
 :mod:`hosim.planner.hyperoffload.plan_simulator`. Where the search gains too little, there is a descent on large graphs
-(:mod:`hosim.planner.hyperoffload.alike_descent`). It goes on only while that pays.
+(:mod:`hosim.planner.hyperoffload.alike_descent`). Both go on only while that pays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 
 from hosim.planner.hyperoffload.alike_descent import descend
 from hosim.planner.hyperoffload.best_choices import BestChoices
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.choice_moves import Changes
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
 from hosim.planner.hyperoffload.stall_moves import StallMoves
@@ -28,7 +28,7 @@ _BLOCKS = 4
 _LITTLE, _PAYS = 20_000, 400
 """A block that gains less than one part in so many gains nothing; a round that gains more than one part in so many is followed by one."""
 _DESCENT, _DESCENT_PAYS = 4, 1_000
-"""How often descents may spend all work; one that gains more than one part in so many is followed by one."""
+"""The descents after a round take so many times all work at most; one that gains more than one part in so many is followed by one."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,16 @@ class StallSearch:
     def _descend(self) -> None:
         """Descend for as long as that pays, with several times the work of a round at most."""
         kept, simulator = self._kept, self._simulator
-        moves, until = ChoiceMoves(simulator.problem, simulator.tiers), simulator.work + _DESCENT * self._work
-        before: SimulatedCost | None = None
-        while not kept.at_floor and (before is None or _gained(before, kept.cost, _DESCENT_PAYS)):
+        until, paid = simulator.work + _DESCENT * self._work, True
+        while paid and not kept.at_floor:
             before = kept.cost
-            descend(kept, moves, self._moves.alike, until)
+            descend(kept, self._moves.decisions, self._moves.alike, until)
+            paid = _gained(before, kept.cost, _DESCENT_PAYS)
         self._looked, self._stale, self._refused = False, 0, 0
 
     def _tidy(self) -> None:
         simulator = self._simulator
-        moves = ChoiceMoves(simulator.problem, simulator.tiers)
-        self._kept.tidy(moves, list(simulator.choices), simulator.work + self._work // _TIDYING)
+        self._kept.tidy(self._moves.decisions, list(simulator.choices), simulator.work + self._work // _TIDYING)
 
     def _step(self) -> None:
         """Try one change."""
