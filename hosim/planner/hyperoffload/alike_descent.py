@@ -7,7 +7,7 @@ are stored. A change drawn at random seldom meets the right ones by the right di
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hosim.planner.hyperoffload.best_choices import BestChoices
 from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
@@ -67,4 +67,4 @@ def _change_tiers(kept: BestChoices, moves: ChoiceMoves, until: int) -> None:
         for tier in simulator.tiers if t in moves.gaps and t not in moves.problem.starts_below else ():
             choice = simulator.choices[t]
             if tier != choice.below and not kept.at_floor and simulator.work < until:
-                kept.better({t: replace(choice, below=tier, tiers={})})
+                kept.better({t: choice.below_in(tier)})

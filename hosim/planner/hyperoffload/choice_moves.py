@@ -227,7 +227,7 @@ class ChoiceMoves:
         if choice is not None:
             for tier in tiers:
                 if tier != base.below:
-                    yield replace(base, below=tier, tiers={})
+                    yield base.below_in(tier)
 
     def _from_the_start(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
         """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""

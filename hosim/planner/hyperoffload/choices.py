@@ -7,7 +7,7 @@ construction, for any choices: it says when each tensor is away, and :mod:`hosim
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 
@@ -70,6 +70,10 @@ class TensorChoice:
         """The choice with one absence in a tier."""
         others = {a: other for a, other in self.tiers.items() if a != after}
         return self._with(tiers=others if tier == self.below else dict(sorted({**others, after: tier}.items())))
+
+    def below_in(self, tier: str) -> TensorChoice:
+        """The choice with all absences in a tier."""
+        return replace(self, below=tier, tiers={})
 
     def with_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the return of one absence elsewhere in its queue."""

@@ -60,7 +60,7 @@ class Restarts:
         share = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
         for t, choice in choices.items():
             if rng.random() < share and t not in self._problem.starts_below:
-                moved[t] = replace(choice, below=rng.choice(tiers), tiers={})
+                moved[t] = choice.below_in(rng.choice(tiers))
         return moved
 
 

@@ -278,7 +278,7 @@ class StallMoves:
         for own, choice in self._same_gaps(gap):
             if choice is None or own.tensor in self._problem.starts_below or own.after not in choice.away or choice.tier(own.after) != tier:
                 continue
-            moved = choice.with_tier(own.after, other) if one else replace(choice, below=other, tiers={})
+            moved = choice.with_tier(own.after, other) if one else choice.below_in(other)
             back = choice.away[own.after]
             if times and back is not None:
                 moved = moved.with_return(own.after, self._in_time(own, other, times))
