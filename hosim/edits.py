@@ -21,7 +21,7 @@ from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
 RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
-"""Kinds of ops whose results differ from run to run, which are never recomputed."""
+"""Kinds of ops whose results differ from run to run. They run again only where the workload is :data:`SEEDED`."""
 
 COLLECTIVE_KINDS = frozenset(
     {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"}
@@ -29,12 +29,13 @@ COLLECTIVE_KINDS = frozenset(
 )
 """Kinds of ops in which other devices take part, which are never recomputed: a device that runs one again would wait for the others."""
 
-REPEATABLE, RANDOM = "repeatable", "random"
+REPEATABLE, RANDOM, SEEDED = "repeatable", "random", "seeded"
 """Keys of a workload's ``meta``.
 
 ``repeatable: true`` is the word of whoever made the graph that its ops may run again and trade places within their dependencies: they are
 functions of what they read, and all that they do is in the graph. ``random`` names ops whose results differ from run to run though their
-kind does not say so.
+kind does not say so. ``seeded: true`` says that a random op that runs again draws the same numbers, since the state of its generator is
+set back, as ``torch.utils.checkpoint`` does.
 """
 
 
@@ -74,7 +75,7 @@ def why_once(graph: Graph, op: Op) -> str:
     """Why an op may not run again, as the end of a sentence about it; empty if it may."""
     if op.mutates:
         return f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it would change it twice"
-    if is_random(graph, op):
+    if is_random(graph, op) and graph.meta.get(SEEDED) is not True:
         return f"is random (kind {op.kind!r}): run again, it would give another result"
     if op.kind in COLLECTIVE_KINDS:
         return f"is of kind {op.kind!r}: run again, it would wait for other devices"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from hosim.edits import SEEDED
 from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -219,11 +220,18 @@ def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax")
     return y
 
 
+def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
+    """A random op: a result like its first input, and the mask of what it leaves. Run again, as in a checkpoint, it draws the same."""
+    t.builder.meta[SEEDED] = True
+    shape = inputs[0].shape
+    return t.ops(label, "random", inputs, [(shape, inputs[0].dtype), (shape, "bool")])
+
+
 def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
     """Zeroes some of ``x`` in training, where it keeps which."""
     if not rate or not t.training:
         return x
-    y, mask = t.ops(label, "random", [x], [(x.shape, x.dtype), (x.shape, "bool")])
+    y, mask = _masked(t, label, [x])
     t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, mask], x.shape)))
     return y
 
@@ -232,7 +240,7 @@ def dropout_added(t: Tape, x: Value, y: Value, rate: float, label: str, *, fused
     """``x`` plus what dropout leaves of ``y``; ``fused``: as one kernel."""
     if not fused or not rate or not t.training:
         return add(t, x, dropout(t, y, rate), label)
-    z, mask = t.ops(label, "random", [x, y], [(x.shape, x.dtype), (x.shape, "bool")])
+    z, mask = _masked(t, label, [x, y])
 
     def gradient(g: Value) -> None:
         if y.node:

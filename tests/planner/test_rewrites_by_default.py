@@ -15,7 +15,7 @@ from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
-from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_repeatable, why_once
+from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
@@ -24,6 +24,7 @@ from hosim.importers.spec import make
 from hosim.io import save_hardware, save_workload
 from hosim.io.hardware_file import load_hardware
 from hosim.io.shipped import find_hardware
+from hosim.models.build import build
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.rewrites import graph_rewrites
@@ -225,6 +226,25 @@ def test_which_ops_run_once(kind, random, why):
         assert len(edited(graph, recompute=again).ops) == 4
 
 
+@pytest.mark.parametrize(("seeded", "again"), [(True, True), (False, False), ("yes", False), (1, False)])
+@pytest.mark.parametrize(("kind", "random"), [("dropout", []), ("attention", ["f"])])
+def test_random_ops_run_again_where_their_generator_is_set_back(kind, random, seeded, again):
+    b = GraphBuilder("seeded", {"repeatable": True, "random": random, "seeded": seeded})
+    b.tensor("x", 4, "input")
+    b.op("f", kind, inputs=["x"], outputs=[b.tensor("a", 4)], duration_ns=1)
+    b.op("g", "add", inputs=["a"], duration_ns=1)
+    graph = b.build()
+    assert bool(why_once(graph, graph.ops[0])) is not again
+
+
+@pytest.mark.parametrize(("rate", "phase", "seeded"), [(0.1, "train", True), (0.0, "train", None), (0.1, "forward", None)])
+def test_built_steps_with_dropout_are_seeded(rate, phase, seeded):
+    """Their checkpointed layers draw dropout's masks again."""
+    config = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "dropout": rate}
+    graph = build("b", {"model": "bert-large", "config": config, "phase": phase, "sequence": 4, "batch": 1})
+    assert graph.meta.get("seeded") is seeded
+
+
 @pytest.mark.long
 def test_no_worse_than_any_policy_where_the_graph_is_changed():
     graph = layers(6, repeatable=True)
@@ -267,8 +287,8 @@ def test_gpt2_xl_of_six_layers_at_three_quarters():
     assert replay(plan, hardware, budget).makespan_ns < 67_000_000
 
 
-def t5_of_four_layers(share: str) -> tuple[Graph, Hardware, int]:
-    model = {"model": "t5-large", "phase": "train", "batch": 8, "sequence": 512, "layers": 4}
+def t5_of_four_layers(share: str, **more: object) -> tuple[Graph, Hardware, int]:
+    model = {"model": "t5-large", "phase": "train", "batch": 8, "sequence": 512, "layers": 4, **more}
     graph = make({"format": "hosim.spec/1", "name": "t5", "builder": model}, "t5")
     hardware = load_hardware(find_hardware("h100-80gb-sxm"))
     return graph, hardware, parse_budget(share, graph, hardware)[1]
@@ -283,8 +303,8 @@ def test_orders_that_hold_as_much_are_told_apart_by_their_lower_bounds():
     run.attempt(graph, Edits(graph), 0.0)
     variants = [order.by(recipe) for order in orders for recipe in (2, 8, 1.0)]
     waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
-    held = promising(variants, waits_ns, run.excess_bytes)[:2]
-    chosen = graph_rewrites._worth_planning(run, variants, waits_ns, run.excess_bytes)
+    held = promising(variants, waits_ns)[:2]
+    chosen = graph_rewrites._worth_planning(run, variants, waits_ns)
     bounds = {id(variant): bound_ns(variant.graph, hardware, budget) for variant in variants}
     by_bound = [variant for least_ns, variant in chosen if least_ns]
     assert chosen[0][0] == min(bounds.values()) == bounds[id(chosen[0][1])]
@@ -297,13 +317,29 @@ def test_orders_that_hold_as_much_are_told_apart_by_their_lower_bounds():
 @pytest.mark.long
 @pytest.mark.parametrize(("share", "before_ns"), [("60%", 37_705_079), ("45%", 60_654_170), ("30%", 108_278_805)])
 def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(share, before_ns):
-    """``before_ns`` is what the plan took when the one other order that was tried was the one that holds least."""
+    """``before_ns`` is what the plan took when the one other order tried was the one that holds least, and no dropout ran again."""
     graph, hardware, budget = t5_of_four_layers(share)
+    graph = replace(graph, meta={**graph.meta, "seeded": False})
     plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     assert verify(plan, hardware, budget) == ()
     assert plan.edits is not None
     assert plan.edits.order
     assert replay(plan, hardware, budget).makespan_ns < 0.96 * before_ns
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("share", "before_ns"), [("60%", 30_240_590), ("45%", 54_565_960), ("30%", 96_270_890)])
+def test_dropout_that_may_run_again_is_run_again(share, before_ns):
+    """``before_ns`` is what the plan took when no random op ran again; one for the step with checkpointed layers takes no less, either."""
+    graph, hardware, budget = t5_of_four_layers(share)
+    plan = registry.get("hyperoffload").plan(graph, hardware, budget)
+    assert verify(plan, hardware, budget) == ()
+    assert any(is_random(graph, graph.ops[graph.op_index[entry.op]]) for entry in plan.edits.recompute)
+    makespan_ns = replay(plan, hardware, budget).makespan_ns
+    assert makespan_ns < 0.9 * before_ns
+    checkpointed, *_ = t5_of_four_layers(share, checkpoint=True)
+    rival = registry.get("hyperoffload").plan(checkpointed, hardware, budget)
+    assert makespan_ns <= 1.01 * replay(rival, hardware, budget).makespan_ns
 
 
 # ---------------------------------------------------------------------------------------------------------- command line
