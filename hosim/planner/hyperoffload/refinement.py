@@ -59,6 +59,14 @@ def found_elsewhere(evaluate: Evaluator, seed: int) -> Evaluation | None:
     return None
 
 
+def _covered(evaluate: Evaluator, best: Evaluation, simulator: PlanSimulator) -> Evaluation | None:
+    """``best``, or where the simulator does not cover it, the best outcome so far that it covers; None if there is none."""
+    if simulator.covers(best.choices):
+        return best
+    covered = [outcome for outcome in evaluate.outcomes if outcome.choices and simulator.covers(outcome.choices)]
+    return min(covered, key=lambda outcome: outcome.cost, default=None)
+
+
 def _on_large(
     evaluate: Evaluator, best: Evaluation, simulator: PlanSimulator, floor_ns: int, effort: float, work: int, seed: int
 ) -> Evaluation:
@@ -114,7 +122,7 @@ def refined(
 ) -> Evaluation:
     """What the search around the stalls finds from one or several outcomes on, replayed; within less than the budget, if that is given.
 
-    Where the simulator does not cover the machine, on small graphs only.
+    Where the simulator does not cover them, small graphs are searched by replays, and large ones from the best outcome that it covers.
     """
     problem = evaluate.problem
     within = evaluate.budget_bytes if within is None else within
@@ -123,13 +131,13 @@ def refined(
     simulator = PlanSimulator(problem, within)
     count = len(problem.graph.ops)
     judge: PlanSimulator | ReplayedChoices = simulator
-    if not all([simulator.covers(outcome.choices) for outcome in begun]):
-        if count > SMALL:
-            return begun[-1]
-        judge = ReplayedChoices(problem, within)
     work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
     if count > SMALL:
-        return _on_large(evaluate, begun[-1], simulator, floor_ns, effort, work, seed)
+        covered = _covered(evaluate, begun[-1], simulator)
+        found = begun[-1] if covered is None else _on_large(evaluate, covered, simulator, floor_ns, effort, work, seed)
+        return min(begun[-1], found, key=lambda outcome: outcome.cost)
+    if not all([simulator.covers(outcome.choices) for outcome in begun]):
+        judge = ReplayedChoices(problem, within)
     restart = Restarts(problem, within, judge, begun[-1].choices)
     if judge is simulator and count <= FEW and effort > 0:
         wider = PlanSimulator(with_gaps_between_neighbours(problem), within)
