@@ -16,7 +16,7 @@ So no plan here is worse than any of these policies, and there is a plan where o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -125,20 +125,21 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
 def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | None:
     """The best variant found, without all effort; None if none is better than the graph as it is."""
     plain = run.best
+    waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
     recipes = RECIPES if orders[0].recomputable else ()
     likely = sorted(recipes, key=lambda recipe: orders[0].by(recipe).weight)[:_LIKELY]
     proposed = [(variant, orders[0]) for variant in orders[0].proposed(recipes)]
     proposed += [(variant, order) for order in orders[1:] for variant in order.proposed(likely)]
+    if recipes and len(run.workload.ops) > SMALL:
+        proposed += _improved(run, proposed, waits_ns)
     if plain is not None:
         proposed += [(variant, order) for order in orders for variant in order.instead_of_moves(plain.plan, frozenset())]
     of = {_key(variant): (variant, order) for variant, order in proposed if variant.edits.order or variant.edits.recompute}
-    waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
-    excess = run.excess_bytes
     tried: set[tuple[object, ...]] = set()
     found: Variant | None = None
     for _ in range(_ROUNDS):
         better = None
-        for least_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns, excess):
+        for least_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns):
             if run.best is not None and least_ns >= run.best.cost.makespan_ns:
                 continue
             tried.add(_key(variant))
@@ -147,32 +148,50 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
         if better is None or run.best is None or not run.waits(run.best):
             return better or found
         found, order = better, of[_key(better)][1]
-        waits_ns, excess = run.best.cost.makespan_ns - run.problem.horizon_ns, better.excess_bytes
+        waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
         of = {_key(variant): (variant, order) for variant in order.instead_of_moves(run.best.plan, better.drops)}
     return found
 
 
-def _worth_planning(run: _RewriteSearch, variants: Sequence[Variant], waits_ns: int | None, excess_bytes: int) -> list[tuple[int, Variant]]:
+def _improved(run: _RewriteSearch, proposed: Sequence[tuple[Variant, Variants]], waits_ns: int | None) -> list[tuple[Variant, Variants]]:
+    """Two variants improved by groups of drops, each in one way of :attr:`Variant.expected_ns`.
+
+    These are the one that is best in the first way, and the one with the least lower bound of the most promising ones in each order.
+    """
+    of = {id(variant): (variant, order) for variant, order in proposed}
+    variants = [variant for variant, _ in proposed]
+    first = [variant for alike in _by_order(promising(variants, waits_ns)) for variant in alike[:_WEIGHED]]
+    starts = min(variants, key=lambda variant: variant.expected_ns), min(first or variants, key=run.least_ns)
+    return [(of[id(start)][1].improved_by_groups(start, way), of[id(start)][1]) for way, start in enumerate(starts)]
+
+
+def _by_order(variants: Iterable[Variant]) -> list[list[Variant]]:
+    """Variants with the same order of the ops together, in their order here."""
+    found: dict[tuple[str, ...], list[Variant]] = {}
+    for variant in variants:
+        found.setdefault(variant.edits.order, []).append(variant)
+    return list(found.values())
+
+
+def _worth_planning(run: _RewriteSearch, variants: Sequence[Variant], waits_ns: int | None) -> list[tuple[int, Variant]]:
     """The variants to plan, the most promising first, each with what its plan takes at least, in nanoseconds.
 
     Once there is a plan to beat, those are promising, too, whose graphs have the least lower bounds, as a good plan ends near that of its
     graph. It does not tell everything, so variants of several orders are planned if there are any. Small graphs are planned in less time
     than their bounds take, so those of each order that promise most are planned.
     """
-    ranked, small = promising(variants, waits_ns, excess_bytes), len(run.workload.ops) <= SMALL
+    ranked, small = promising(variants, waits_ns), len(run.workload.ops) <= SMALL
     first = ranked[: _PLANNED_IF_SMALL if small else _PLANNED]
     if waits_ns is None:
         return [(0, variant) for variant in first]
-    by_order: dict[tuple[str, ...], list[Variant]] = {}
-    for variant in ranked:
-        by_order.setdefault(variant.edits.order, []).append(variant)
+    by_order = _by_order(ranked)
     of_each = _BOUNDED if len(by_order) == 1 else _BOUNDED // 2
     if small:
-        listed = {_key(variant): variant for alike in (first, *[alike[:of_each] for alike in by_order.values()]) for variant in alike}
+        listed = {_key(variant): variant for alike in (first, *[alike[:of_each] for alike in by_order]) for variant in alike}
         return [(0, variant) for variant in listed.values()]
     weighed = []
-    for k, alike in enumerate(by_order.values()):
-        bounds = sorted([(bound_ns(variant.graph, run.hardware, run.budget), i) for i, variant in enumerate(alike[:_WEIGHED])])
+    for k, alike in enumerate(by_order):
+        bounds = sorted([(run.least_ns(variant), i) for i, variant in enumerate(alike[:_WEIGHED])])
         weighed += [(least_ns, k, i, alike[i]) for least_ns, i in bounds[:of_each]]
     found = {_key(variant): (least_ns, variant) for least_ns, _, _, variant in sorted(weighed, key=itemgetter(0, 1, 2))[:_BOUNDED]}
     return [*found.values(), *[(0, variant) for variant in first if _key(variant) not in found]]
@@ -198,6 +217,14 @@ class _RewriteSearch:
         """Whether variants are compared by brief plans."""
         self.best: Evaluation | None = None
         self.refused: InfeasibleError | None = None
+        self._least_ns: dict[tuple[object, ...], int] = {}
+
+    def least_ns(self, variant: Variant) -> int:
+        """The lower bound of a variant's graph."""
+        key = _key(variant)
+        if key not in self._least_ns:
+            self._least_ns[key] = bound_ns(variant.graph, self.hardware, self.budget)
+        return self._least_ns[key]
 
     def orders(self, reorder: bool, recompute: bool) -> list[Variants]:
         """The variants by order of the ops; none where the graph fits, or where no other graph can need much less than it."""
