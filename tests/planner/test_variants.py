@@ -113,6 +113,8 @@ def test_a_steady_recipe_runs_no_random_op_again():
         assert all(entry.op.startswith("f") for entry in steady.edits.recompute)
     proposed = list(order.proposed(RECIPES))
     assert any(variant.drops == order.by(4, steady=True).drops for variant in proposed)
+    unseeded = variants(Graph("once", order.problem.graph.tensors, order.problem.graph.ops, {"repeatable": True}), 60)
+    assert len(list(unseeded.proposed(RECIPES))) < len(proposed)
 
 
 def test_the_most_promising_ones_come_by_both_ways_in_turn():

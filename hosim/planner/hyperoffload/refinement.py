@@ -134,8 +134,9 @@ def refined(
     work = max(_SIMULATED_AT_LEAST, int(effort * min(_SIMULATED, _SIMULATED_AT_MOST_PER_OP * count)))
     if count > SMALL:
         covered = _covered(evaluate, begun[-1], simulator)
-        found = begun[-1] if covered is None else _on_large(evaluate, covered, simulator, floor_ns, effort, work, seed)
-        return min(begun[-1], found, key=lambda outcome: outcome.cost)
+        if covered is None:
+            return begun[-1]
+        return min(begun[-1], _on_large(evaluate, covered, simulator, floor_ns, effort, work, seed), key=lambda outcome: outcome.cost)
     if not all([simulator.covers(outcome.choices) for outcome in begun]):
         judge = ReplayedChoices(problem, within)
     restart = Restarts(problem, within, judge, begun[-1].choices)

@@ -1,4 +1,4 @@
-"""Variants of a graph that may need fewer transfers, weighed by their static peaks and by the time of what runs again.
+"""Variants of a graph that may need fewer transfers, weighed by the time that a plan for them is expected to take.
 
 A variant is an order of the ops, and sets of drops (:mod:`hosim.planner.rewrites.recompute`) on it. Weighing one takes a walk through the
 graph; planning one takes a hundred times as long. So many are weighed, and few are planned. On large graphs a set of drops is improved by
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, product
 
 from hosim.analysis.liveness import static_curve
 from hosim.cache_plan import Plan
@@ -144,7 +144,7 @@ class Variants:
         yield self(frozenset())
         static = [self.by(recipe) for recipe in recipes if isinstance(recipe, float) or recipe <= len(self.recomputable)]
         yield from static
-        if self._random:
+        if len(self._steady) < len(self.recomputable):
             yield from [self.by(recipe, steady=True) for recipe in _STEADY if recipe in recipes]
         if len(self.problem.graph.ops) <= SMALL:
             for start in sorted(static, key=lambda variant: variant.weight)[:2]:
@@ -157,24 +157,23 @@ class Variants:
         """
         looks = max(_FEWEST_LOOKS, min(_GROUP_LOOKS, _GROUP_OPS // len(self.problem.graph.ops)))
         whole = self._groups()
+        halves = [half for group in whole for half in (group[: len(group) // 2], group[len(group) // 2 :]) if half]
         seen = {best.drops}
-        for groups in (whole, [half for group in whole for half in (group[: len(group) // 2], group[len(group) // 2 :]) if half]):
+        for groups in (whole, halves):
             improved = True
             while improved:
                 improved = False
-                for group in groups:
-                    own = frozenset([candidate.drops[0] for candidate in group])
-                    for added in (own.union(*[candidate.drops for candidate in group]), own, None):
-                        drops = best.drops - own if added is None else best.drops | added
-                        if drops in seen:
-                            continue
-                        seen.add(drops)
-                        looks -= 1
-                        if looks < 0:
-                            return best
-                        changed = self._weighed(drops)
-                        if changed.expected_ns[way] < best.expected_ns[way]:
-                            best, improved = changed, True
+                for group, change in product(groups, (_with_inputs, _with, _without)):
+                    drops = change(best.drops, group)
+                    if drops in seen:
+                        continue
+                    if not looks:
+                        return best
+                    looks -= 1
+                    seen.add(drops)
+                    changed = self._weighed(drops)
+                    if changed.expected_ns[way] < best.expected_ns[way]:
+                        best, improved = changed, True
         return best
 
     def _groups(self) -> list[list[Candidate]]:
@@ -212,6 +211,21 @@ class Variants:
                     if changed.weight < best.weight:
                         best, improved = changed, True
         return best
+
+
+def _with_inputs(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
+    """Drops with those of a group, dead inputs along the chains included."""
+    return drops.union(*[candidate.drops for candidate in group])
+
+
+def _with(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
+    """Drops with those of a group alone."""
+    return drops | {candidate.drops[0] for candidate in group}
+
+
+def _without(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
+    """Drops without those of a group."""
+    return drops - {candidate.drops[0] for candidate in group}
 
 
 def _idle(graph: Graph) -> Mapping[str, tuple[int, int]]:
