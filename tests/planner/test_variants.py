@@ -106,15 +106,24 @@ def test_a_steady_recipe_runs_no_random_op_again():
     for i in reversed(range(8)):
         b.op(f"g{i}", "matmul", inputs=[f"a{i}", f"d{i}"], duration_ns=20)
     order = variants(b.build(), 60)
-    for recipe in (1.0, 2, 4):
+    for recipe in (1.0, (2, 1), (4, 1)):
         every, steady = order.by(recipe), order.by(recipe, steady=True)
         assert any(entry.op.startswith("r") for entry in every.edits.recompute)
         assert steady.edits.recompute
         assert all(entry.op.startswith("f") for entry in steady.edits.recompute)
     proposed = list(order.proposed(RECIPES))
-    assert any(variant.drops == order.by(4, steady=True).drops for variant in proposed)
+    assert any(variant.drops == order.by((4, 1), steady=True).drops for variant in proposed)
     unseeded = variants(Graph("once", order.problem.graph.tensors, order.problem.graph.ops, {"repeatable": True}), 60)
     assert len(list(unseeded.proposed(RECIPES))) < len(proposed)
+
+
+def test_the_last_segments_stay():
+    """Of eight segments the last, the last two or the last four run once: what is made again grows with those that are dropped."""
+    order = variants(hill(40), 100)
+    last, two, half = [order.by((8, stay)) for stay in (1, 2, 4)]
+    assert half.drops < two.drops < last.drops
+    assert half.again_ns < two.again_ns < last.again_ns
+    assert order.by((8, 8)).drops == frozenset()
 
 
 def test_the_most_promising_ones_come_by_both_ways_in_turn():

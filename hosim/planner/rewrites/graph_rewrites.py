@@ -7,8 +7,8 @@ Around :func:`hosim.planner.hyperoffload.pipeline.search`, which plans one graph
    (:func:`hosim.planner.rewrites.reorder.reorder`), with ``recompute`` some of them run again, in either order. The most promising ones are
    planned like that, too. If none is better, and all passes with little effort do better than briefly, they get these.
    Where the best plan moves tensors that can be recomputed in less time, these are dropped in turn, for as long as that helps;
-3. the best variant then gets all the effort, and so does the graph as it is, unless its brief plan is far slower than what came of that or
-   its lower bound is no less;
+3. the best variant then gets all the effort, and where such plans do not tell variants apart, so does the one with the least lower bound;
+   the graph as it is does, too, unless its brief plan is far slower than what came of that or its lower bound is no less;
 4. the plans of other policies for the graph as it is (:data:`hosim.planner.hyperoffload.other_plans.Others`).
 
 So no plan here is worse than any of these policies, and there is a plan where only a variant fits.
@@ -36,7 +36,7 @@ from hosim.planner.hyperoffload.soonest_end import moving_ns
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
-from hosim.planner.rewrites.variants import DEEPEST, RECIPES, SMALL, Variant, Variants, promising
+from hosim.planner.rewrites.variants import DEEPEST, RECIPES, SMALL, Recipe, Variant, Variants, promising
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
@@ -45,8 +45,8 @@ _PLANNED, _PLANNED_IF_SMALL, _ROUNDS = 2, 4, 2
 """Variants planned in a round for what they hold, and rounds."""
 _BOUNDED = 4
 """Variants planned in a round for their lower bounds, half of them in one order of the ops if there are several."""
-_LIKELY = 9
-"""Ways to choose drops that are weighed for another order: those that do best for the listed one."""
+_LIKELY = 6
+"""Ways to choose drops that are weighed for another order: so many that do best for the listed one in each way to expect a time."""
 _WEIGHED = 4
 """Variants in each order of the ops whose lower bounds are compared: those that hold least for what they run again."""
 _WORTH = 1000
@@ -55,6 +55,10 @@ _QUICK = 1_000
 """Ops up to which variants are planned by all passes with little effort: that is quick, and tells them apart better than brief plans do."""
 _ALIKE = 100
 """Brief plans are enough if that of the graph as it is takes less than a ``_ALIKE``-th longer than one by all passes with little effort."""
+_UNSURE = 1.15
+"""Plans with little effort do not tell variants apart where the best of them takes more than so many times its lower bound."""
+_WINS = 0.97
+"""A variant may win where its lower bound is less than this part of the best plan."""
 _FAR = 0.85
 """A variant that takes less than this part of what the graph as it is takes, planned briefly, is the better one."""
 
@@ -91,9 +95,13 @@ def search(
     found = _best_variant(run, orders)
     if found is None and run.needs_closer_look():
         plain, found = run.best, _best_variant(run, orders)
+    unsure = effort > 0 and run.unsure(found)
     if found is not None:
         run.attempt(found.graph, found.edits, effort)
-    if found is None or plain is None or run.may_win(plain):
+    second = run.second(found) if unsure else None
+    if second is not None:
+        run.attempt(second.graph, second.edits, effort)
+    if (found is None and second is None) or plain is None or run.may_win(plain):
         run.attempt(graph, Edits(graph), effort, others)
         others = None
     if run.best is None:
@@ -127,7 +135,7 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
     plain = run.best
     waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
     recipes = RECIPES if orders[0].recomputable else ()
-    likely = sorted(recipes, key=lambda recipe: orders[0].by(recipe).weight)[:_LIKELY]
+    likely = list(dict.fromkeys([recipe for way in (0, 1) for recipe in _best_recipes(orders[0], recipes, way)]))
     proposed = [(variant, orders[0]) for variant in orders[0].proposed(recipes)]
     proposed += [(variant, order) for order in orders[1:] for variant in order.proposed(likely)]
     if recipes and len(run.workload.ops) > SMALL:
@@ -143,6 +151,7 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
             if run.best is not None and least_ns >= run.best.cost.makespan_ns:
                 continue
             tried.add(_key(variant))
+            run.bounded += [variant] if least_ns else []
             if run.attempt(variant.graph, variant.edits):
                 better = variant
         if better is None or run.best is None or not run.waits(run.best):
@@ -151,6 +160,11 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
         waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
         of = {_key(variant): (variant, order) for variant in order.instead_of_moves(run.best.plan, better.drops)}
     return found
+
+
+def _best_recipes(order: Variants, recipes: Sequence[Recipe], way: int) -> list[Recipe]:
+    """Those of which the least is expected."""
+    return sorted(recipes, key=lambda recipe: order.by(recipe).expected_ns[way])[:_LIKELY]
 
 
 def _improved(run: _RewriteSearch, proposed: Sequence[tuple[Variant, Variants]], waits_ns: int | None) -> list[tuple[Variant, Variants]]:
@@ -217,6 +231,8 @@ class _RewriteSearch:
         """Whether variants are compared by brief plans."""
         self.best: Evaluation | None = None
         self.refused: InfeasibleError | None = None
+        self.bounded: list[Variant] = []
+        """The variants planned for their lower bounds."""
         self._least_ns: dict[tuple[object, ...], int] = {}
 
     def least_ns(self, variant: Variant) -> int:
@@ -264,6 +280,23 @@ class _RewriteSearch:
         if best_ns < _FAR * plain.cost.makespan_ns:
             return False
         return len(self.workload.ops) <= SMALL or bound_ns(self.workload, self.hardware, self.budget) < best_ns
+
+    def unsure(self, found: Variant | None) -> bool:
+        """Whether plans with little effort, of which that of ``found`` is the best, do not tell variants apart.
+
+        They do not where even the best is far above its lower bound, as transfers take the time: there it is the search that matters.
+        """
+        if self.best is None or not self.bounded:
+            return False
+        least_ns = bound_ns(self.workload, self.hardware, self.budget) if found is None else self.least_ns(found)
+        return self.best.cost.makespan_ns > _UNSURE * least_ns
+
+    def second(self, found: Variant | None) -> Variant | None:
+        """The variant with the least lower bound, if that is not the one ``found`` and may be better than the best plan."""
+        likely = min(self.bounded, key=self.least_ns)
+        if (found is not None and _key(likely) == _key(found)) or self.best is None:
+            return None
+        return likely if self.least_ns(likely) < _WINS * self.best.cost.makespan_ns else None
 
     def needs_closer_look(self) -> bool:
         """Whether brief plans are not enough to compare: where that of the graph as it is is much worse than one by all passes.

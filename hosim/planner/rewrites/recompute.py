@@ -230,10 +230,10 @@ def cheapest(problem: Problem, recomputable: Sequence[Candidate], target_bytes: 
     return frozenset(taken)
 
 
-def segments(problem: Problem, recomputable: Sequence[Candidate], count: int) -> frozenset[Drop]:
+def segments(problem: Problem, recomputable: Sequence[Candidate], count: int, stay: int = 1) -> frozenset[Drop]:
     """Activation checkpointing in ``count`` segments.
 
-    All that is made and used within one segment before the turn of the step is dropped, except in the last one. The turn is where most
+    All that is made and used within one segment before the turn of the step is dropped, except in the last ``stay``. The turn is where most
     bytes of candidates wait. Segments weigh about the same in these bytes, and are cut where the fewest bytes cross. Tensors that cross
     are the checkpoints. O(tensors + ops).
     """
@@ -260,9 +260,8 @@ def segments(problem: Problem, recomputable: Sequence[Candidate], count: int) ->
     for i in range(1, ops + 2):
         crossing[i] += crossing[i - 1]
     cuts = [0, *_cuts(problem, recomputable, turn, crossing, count), turn + 1]
-    return frozenset(
-        (t, last) for t, first, last in made if last < cuts[-2] and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
-    )
+    end = cuts[max(0, len(cuts) - 1 - stay)]
+    return frozenset((t, last) for t, first, last in made if last < end and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1))
 
 
 def _cuts(problem: Problem, recomputable: Sequence[Candidate], turn: int, crossing: Sequence[int], count: int) -> list[int]:

@@ -21,16 +21,20 @@ from hosim.hardware import Channel
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
 
-Recipe = float | int
-"""A way to choose drops: the cheapest by byte down to this part of the budget, or checkpoints of this many segments."""
+Recipe = float | tuple[int, int]
+"""A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so many segments, of which so many last
+ones stay as they are."""
 
-RECIPES: tuple[Recipe, ...] = (1.0, 0.95, 0.85, 0.7, 0.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Parts of the budget below 1 leave room for what chains hold while they run."""
-_STEADY: tuple[Recipe, ...] = (1.0, 0.85, 2, 3, 4, 6, 8, 12, 24)
+_SEGMENTS: tuple[Recipe, ...] = ((2, 1), (3, 1), (4, 1), (4, 2), (6, 2), (8, 1), (8, 2), (8, 4), (12, 2), (16, 2), (16, 4), (16, 8))
+_MANY_SEGMENTS: tuple[Recipe, ...] = ((24, 2), (32, 1), (32, 2), (32, 8), (32, 16), (64, 2), (64, 32), (128, 2))
+RECIPES: tuple[Recipe, ...] = (1.0, 0.95, 0.85, 0.7, 0.5, *_SEGMENTS, *_MANY_SEGMENTS)
+"""Parts of the budget below 1 leave room for what chains hold while they run. The last segments are needed again so soon that it seldom
+helps to drop them, and it helps to drop the first ones alone where little is above the budget."""
+_STEADY: tuple[Recipe, ...] = (1.0, 0.85, *_SEGMENTS)
 """Recipes that are also tried on what no random op makes: what these make then stays, and cuts chains short."""
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Of what could be recomputed instead of moved."""
-DEEPEST: tuple[Recipe, ...] = (0.5, 8)
+DEEPEST: tuple[Recipe, ...] = (0.5, (8, 1))
 """Recipes that drop much: where they hardly lower the peak, none does."""
 
 LESS = 0.97
@@ -136,13 +140,13 @@ class Variants:
         recomputable = self._steady if steady else self.recomputable
         if isinstance(recipe, float):
             return self(cheapest(self.problem, recomputable, int(self.budget * recipe)))
-        drops = segments(self.problem, recomputable, recipe)
+        drops = segments(self.problem, recomputable, *recipe)
         return self(frozenset([drop for drop in drops if drop[0] not in self._random]) if steady else drops)
 
     def proposed(self, recipes: Sequence[Recipe]) -> Iterator[Variant]:
         """The variants without drops and by recipes; on small graphs the best two of these improved drop by drop, too."""
         yield self(frozenset())
-        static = [self.by(recipe) for recipe in recipes if isinstance(recipe, float) or recipe <= len(self.recomputable)]
+        static = [self.by(recipe) for recipe in recipes if isinstance(recipe, float) or recipe[0] <= len(self.recomputable)]
         yield from static
         if len(self._steady) < len(self.recomputable):
             yield from [self.by(recipe, steady=True) for recipe in _STEADY if recipe in recipes]
