@@ -16,7 +16,7 @@ So no plan here is worse than any of these policies, and there is a plan where o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -42,13 +42,13 @@ MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 
 _PLANNED, _PLANNED_IF_SMALL, _ROUNDS = 2, 4, 2
-"""Variants planned in a round for what they hold, and rounds."""
+"""Variants planned in a round for what is expected of them, and rounds."""
 _BOUNDED = 4
 """Variants planned in a round for their lower bounds, half of them in one order of the ops if there are several."""
 _LIKELY = 6
 """Ways to choose drops that are weighed for another order: so many that do best for the listed one in each way to expect a time."""
 _WEIGHED = 4
-"""Variants in each order of the ops whose lower bounds are compared: those that hold least for what they run again."""
+"""Variants in each order of the ops whose lower bounds are compared: the most promising ones."""
 _WORTH = 1000
 """Waits of less than this part of the step are not worth a variant."""
 _QUICK = 1_000
@@ -136,18 +136,18 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
     waits_ns = None if plain is None else plain.cost.makespan_ns - run.problem.horizon_ns
     recipes = RECIPES if orders[0].recomputable else ()
     likely = list(dict.fromkeys([recipe for way in (0, 1) for recipe in _best_recipes(orders[0], recipes, way)]))
-    proposed = [(variant, orders[0]) for variant in orders[0].proposed(recipes)]
-    proposed += [(variant, order) for order in orders[1:] for variant in order.proposed(likely)]
+    of_order = {order.edits.order: order for order in orders}
+    proposed = [*orders[0].proposed(recipes), *[variant for order in orders[1:] for variant in order.proposed(likely)]]
     if recipes and len(run.workload.ops) > SMALL:
-        proposed += _improved(run, proposed, waits_ns)
+        proposed += _improved(run, of_order, proposed, waits_ns)
     if plain is not None:
-        proposed += [(variant, order) for order in orders for variant in order.instead_of_moves(plain.plan, frozenset())]
-    of = {_key(variant): (variant, order) for variant, order in proposed if variant.edits.order or variant.edits.recompute}
+        proposed += [variant for order in orders for variant in order.instead_of_moves(plain.plan, frozenset())]
+    of = {_key(variant): variant for variant in proposed if variant.edits.order or variant.edits.recompute}
     tried: set[tuple[object, ...]] = set()
     found: Variant | None = None
     for _ in range(_ROUNDS):
         better = None
-        for least_ns, variant in _worth_planning(run, [variant for key, (variant, _) in of.items() if key not in tried], waits_ns):
+        for least_ns, variant in _worth_planning(run, [variant for key, variant in of.items() if key not in tried], waits_ns):
             if run.best is not None and least_ns >= run.best.cost.makespan_ns:
                 continue
             tried.add(_key(variant))
@@ -156,9 +156,9 @@ def _best_variant(run: _RewriteSearch, orders: Sequence[Variants]) -> Variant | 
                 better = variant
         if better is None or run.best is None or not run.waits(run.best):
             return better or found
-        found, order = better, of[_key(better)][1]
+        found, order = better, of_order[better.edits.order]
         waits_ns = run.best.cost.makespan_ns - run.problem.horizon_ns
-        of = {_key(variant): (variant, order) for variant in order.instead_of_moves(run.best.plan, better.drops)}
+        of = {_key(variant): variant for variant in order.instead_of_moves(run.best.plan, better.drops)}
     return found
 
 
@@ -167,16 +167,16 @@ def _best_recipes(order: Variants, recipes: Sequence[Recipe], way: int) -> list[
     return sorted(recipes, key=lambda recipe: order.by(recipe).expected_ns[way])[:_LIKELY]
 
 
-def _improved(run: _RewriteSearch, proposed: Sequence[tuple[Variant, Variants]], waits_ns: int | None) -> list[tuple[Variant, Variants]]:
+def _improved(
+    run: _RewriteSearch, of_order: Mapping[tuple[str, ...], Variants], proposed: Sequence[Variant], waits_ns: int | None
+) -> list[Variant]:
     """Two variants improved by groups of drops, each in one way of :attr:`Variant.expected_ns`.
 
     These are the one that is best in the first way, and the one with the least lower bound of the most promising ones in each order.
     """
-    of = {id(variant): (variant, order) for variant, order in proposed}
-    variants = [variant for variant, _ in proposed]
-    first = [variant for alike in _by_order(promising(variants, waits_ns)) for variant in alike[:_WEIGHED]]
-    starts = min(variants, key=lambda variant: variant.expected_ns), min(first or variants, key=run.least_ns)
-    return [(of[id(start)][1].improved_by_groups(start, way), of[id(start)][1]) for way, start in enumerate(starts)]
+    first = [variant for alike in _by_order(promising(proposed, waits_ns)) for variant in alike[:_WEIGHED]]
+    starts = min(proposed, key=lambda variant: variant.expected_ns), min(first or proposed, key=run.least_ns)
+    return [of_order[start.edits.order].improved_by_groups(start, way) for way, start in enumerate(starts)]
 
 
 def _by_order(variants: Iterable[Variant]) -> list[list[Variant]]:
@@ -226,25 +226,20 @@ class _RewriteSearch:
         self.seed = seed
         self.judge = judge
         self.problem = analyse(workload, hardware)
-        self.excess_bytes = max(0, max(static_curve(workload), default=0) - budget)
         self.brief = len(workload.ops) > _QUICK
         """Whether variants are compared by brief plans."""
         self.best: Evaluation | None = None
         self.refused: InfeasibleError | None = None
         self.bounded: list[Variant] = []
         """The variants planned for their lower bounds."""
-        self._least_ns: dict[tuple[object, ...], int] = {}
 
     def least_ns(self, variant: Variant) -> int:
         """The lower bound of a variant's graph."""
-        key = _key(variant)
-        if key not in self._least_ns:
-            self._least_ns[key] = bound_ns(variant.graph, self.hardware, self.budget)
-        return self._least_ns[key]
+        return bound_ns(variant.graph, self.hardware, self.budget)
 
     def orders(self, reorder: bool, recompute: bool) -> list[Variants]:
         """The variants by order of the ops; none where the graph fits, or where no other graph can need much less than it."""
-        if not self.excess_bytes:
+        if max(static_curve(self.workload), default=0) <= self.budget:
             return []
         edits = Edits(self.workload)
         found = [Variants(self.problem, edits, candidates(self.problem) if recompute else (), self.budget)]
