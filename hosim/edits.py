@@ -14,7 +14,7 @@ An edited graph computes what the workload computes: :func:`edited` refuses a ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hosim.errors import GraphError
@@ -46,6 +46,11 @@ class Recompute:
     op: str
     before: str
     name: str
+
+
+Step = tuple[int, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""An op of an edited graph: the position of the op of the workload that it runs, its name, and its inputs, outputs and mutates there. The
+new tensors come after all of the workload."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,16 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
 
+def recomputed_steps(graph: Graph, recompute: Sequence[Recompute]) -> tuple[list[Step], list[int]]:
+    """The ops of ``edited(graph, recompute=recompute)``, and which tensor each of its new tensors stands for; without making that graph.
+
+    Raises :class:`GraphError` as :func:`edited` does.
+    """
+    walk = _Recomputing(graph, recompute)
+    steps = list(walk.steps())
+    return steps, [t for t, _ in walk.made]
+
+
 def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
     """The positions of the ops named, each exactly once."""
     index = graph.op_index
@@ -199,14 +214,12 @@ class _Recomputing:
     """The walk that inserts recomputed ops.
 
     ``version[t]`` is the op that wrote the contents of tensor t last (-1: none), ``current[t]`` the
-    tensor that holds them where it is not t itself.
+    tensor that holds them where it is not t itself. ``made`` are the new tensors: the one that each stands for, and the op that makes it.
     """
 
     def __init__(self, graph: Graph, recompute: Sequence[Recompute]) -> None:
         self.base = graph
-        self.tensors: list[Tensor] = list(graph.tensors)
-        self.ops: list[Op] = []
-        self.place: list[int] = []
+        self.made: list[tuple[int, str]] = []
         self.version = [-1] * len(graph.tensors)
         self.current: dict[int, int] = {}
         self.names = {op.name for op in graph.ops}
@@ -234,48 +247,57 @@ class _Recomputing:
         if wrong := why_once(self.base, op):
             raise GraphError(f"op {op.name!r} {wrong}", where=f"recompute[{j}].op")
 
-    def graph(self) -> Graph:
+    def steps(self) -> Iterator[Step]:
         for i, op in enumerate(self.base.ops):
             for entry in self.before.get(i, ()):
-                self._again(*entry)
-            self._run(i, op)
-        return Graph(self.base.name, tuple(self.tensors), tuple(self.ops), self.base.meta)
+                yield self._again(*entry)
+            yield self._run(i, op)
 
-    def _run(self, i: int, op: Op) -> None:
+    def graph(self) -> Graph:
+        ops: list[Op] = []
+        place: list[int] = []
+        for i, name, inputs, outputs, mutates in self.steps():
+            op = self.base.ops[i]
+            deps = tuple([place[d] for d in op.deps]) if op.deps else op.deps
+            if name == op.name:
+                place.append(len(ops))
+            if (name, inputs, outputs, mutates, deps) != (op.name, op.inputs, op.outputs, op.mutates, op.deps):
+                op = replace(op, name=name, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
+            ops.append(op)
+        tensors = [*self.base.tensors, *[self._new(t, name) for t, name in self.made]]
+        return Graph(self.base.name, tuple(tensors), tuple(ops), self.base.meta)
+
+    def _new(self, t: int, name: str) -> Tensor:
+        tensor = self.base.tensors[t]
+        return Tensor(f"{tensor.name}@{name}", tensor.size_bytes, "activation" if tensor.survives else tensor.kind, None, False)
+
+    def _run(self, i: int, op: Op) -> Step:
         if i in self.read:
             self.read[i] = tuple([self.version[t] for t in op.inputs])
         for t in op.writes:
             self.version[t] = i
             if t in self.current and t not in op.reads:
                 del self.current[t]  # written again: from here on, users take the original tensor
-        inputs, outputs, mutates, deps = self._now(op.inputs), self._now(op.outputs), self._now(op.mutates), self._deps(op)
-        if (inputs, outputs, mutates, deps) != (op.inputs, op.outputs, op.mutates, op.deps):
-            op = replace(op, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
-        self.place.append(len(self.ops))
-        self.ops.append(op)
+        if not self.current:
+            return i, op.name, op.inputs, op.outputs, op.mutates
+        return i, op.name, self._now(op.inputs), self._now(op.outputs), self._now(op.mutates)
 
-    def _again(self, j: int, f: int, name: str) -> None:
-        op = self.base.ops[f]
+    def _again(self, j: int, f: int, name: str) -> Step:
+        op, survives = self.base.ops[f], self.base.survives
         for t, version in zip(op.inputs, self.read[f], strict=True):
             if self.version[t] != version:
                 changed, writer = self.base.tensors[t].name, self.base.ops[self.version[t]].name
                 raise GraphError(
                     f"op {op.name!r} reads tensor {changed!r}, which op {writer!r} has written since", where=f"recompute[{j}].before"
                 )
-        outputs = []
+        inputs, outputs = self._now(op.inputs), []
         for t in op.outputs:
-            tensor = self.base.tensors[t]
-            outputs.append(len(self.tensors))
-            kind = "activation" if self.base.survives[t] else tensor.kind
-            self.tensors.append(Tensor(f"{tensor.name}@{name}", tensor.size_bytes, kind, None, False))
-        inputs = self._now(op.inputs)
-        for t, again in zip(op.outputs, outputs, strict=True):
-            if self.version[t] == f and not self.base.survives[t]:
+            again = len(self.base.tensors) + len(self.made)
+            outputs.append(again)
+            self.made.append((t, name))
+            if self.version[t] == f and not survives[t]:
                 self.current[t] = again
-        self.ops.append(replace(op, name=name, inputs=inputs, outputs=tuple(outputs), deps=self._deps(op)))
+        return f, name, inputs, tuple(outputs), op.mutates
 
     def _now(self, tensors: tuple[int, ...]) -> tuple[int, ...]:
         return tuple([self.current.get(t, t) for t in tensors]) if self.current else tensors
-
-    def _deps(self, op: Op) -> tuple[int, ...]:
-        return tuple([self.place[d] for d in op.deps]) if op.deps else op.deps

@@ -10,7 +10,7 @@ from strategies import cases, edits, graphs, plans, sized
 from hosim.analysis.bounded_result import bounded
 from hosim.analysis.edits_check import check_edits
 from hosim.analysis.free_order_bound import free_order_bound_ns
-from hosim.analysis.liveness import static_peak
+from hosim.analysis.liveness import edited_curve, static_curve, static_peak
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
@@ -217,3 +217,25 @@ def test_with_everything_resident_the_peak_is_that_of_the_edited_graph():
     assert static_peak(edit.graph()).bytes == 40
     assert result.makespan_ns == 3 + 4 + 4 + 3 + 5 + 6
     assert replay(Plan(graph), MACHINE).peak_at_ns["hbm"] == 7
+
+
+@given(st.data())
+def test_the_curve_of_an_edited_graph_is_known_without_making_it(data):
+    graph = data.draw(graphs(8))
+    edit = data.draw(edits(graph))
+    ordered, made = edited(graph, edit.order), edit.graph()
+    again = {entry.name: entry.op for entry in edit.recompute}
+    curve, ops = edited_curve(ordered, edit.recompute)
+    assert curve == static_curve(made)
+    assert [ordered.ops[i].name for i in ops] == [again.get(op.name, op.name) for op in made.ops]
+
+
+def test_the_curve_is_of_the_device_where_an_op_runs_elsewhere():
+    """g runs beside the host, on a copy of a: the device holds a until f's last user there, which is f itself, and again for h."""
+    b = GraphBuilder("toy")
+    b.op("f", "op", outputs=[b.tensor("a", 30)])
+    b.op("g", "op", inputs=["a"], outputs=[b.tensor("b", 7)], processor="ddr", stream="ddr")
+    b.op("h", "op", inputs=["a"])
+    again = [Recompute("f", "h", "f~2")]
+    assert edited_curve(b.build(), again) == (static_curve(edited(b.build(), recompute=again)), [0, 1, 0, 2])
+    assert edited_curve(b.build(), again)[0] == [30, 0, 30, 30]

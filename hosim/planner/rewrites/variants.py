@@ -8,11 +8,12 @@ adding or taking away tensors that are alike, as the layers of a network are (se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, product
 
-from hosim.analysis.liveness import static_curve
+from hosim.analysis.liveness import edited_curve
 from hosim.cache_plan import Plan
 from hosim.costmodel.transfer_time import channel_bandwidth
 from hosim.edits import Edits, edited, is_random
@@ -56,18 +57,24 @@ _NO_TIER = 1e3
 class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
-    ``again_ns`` is the time of the ops that run again, ``excess_bytes`` what the static peak has above the budget, and ``excess_byte_ns``
-    what the ops have above it together, each for as long as it runs. ``expected_ns`` is about what a plan takes, twice: where what the peak
-    has above the budget leaves before it and returns after it, and where as much of that as can be starts the step below.
+    ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the time of the ops that run again,
+    ``excess_bytes`` what the static peak has above the budget, and ``excess_byte_ns`` what the ops have above it together, each for as long
+    as it runs. ``expected_ns`` is about what a plan takes, twice: where what the peak has above the budget leaves before it and returns
+    after it, and where as much of that as can be starts the step below.
     """
 
-    graph: Graph
+    ordered: Graph
     edits: Edits
     drops: frozenset[Drop]
     again_ns: int
     excess_bytes: int
     excess_byte_ns: int
     expected_ns: tuple[float, float]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph that follows; made where it is asked for, as few variants are planned of those that are weighed."""
+        return edited(self.ordered, recompute=self.edits.recompute)
 
     def needs_less_than(self, plain: Variant) -> bool:
         """Whether it needs much less of the device tier above the budget, at its peak or over the step."""
@@ -103,26 +110,28 @@ class Variants:
 
     def _weighed(self, drops: frozenset[Drop]) -> Variant:
         again = recomputes(self.problem.graph, drops)
-        graph = edited(self.problem.graph, recompute=again)
-        above = [max(0, held - self.budget) for held in static_curve(graph)]
-        duration = self._duration | {entry.name: self._duration[entry.op] for entry in again}
-        durations = [duration[op.name] for op in graph.ops]
+        held_bytes, ops = edited_curve(self.problem.graph, again)
+        above = [max(0, held - self.budget) for held in held_bytes]
+        durations = [self.problem.durations[i] for i in ops]
         held_ns = sum([held * ns for held, ns in zip(above, durations, strict=True) if held])
         again_ns = sum([self._duration[entry.op] for entry in again])
         edits = replace(self.edits, recompute=again)
-        return Variant(graph, edits, drops, again_ns, max(above, default=0), held_ns, self._expected_ns(graph, above, durations))
+        expected_ns = self._expected_ns(ops, above, durations)
+        return Variant(self.problem.graph, edits, drops, again_ns, max(above, default=0), held_ns, expected_ns)
 
-    def _expected_ns(self, graph: Graph, above: Sequence[int], durations: Sequence[int]) -> tuple[float, float]:
-        """The time of the ops; or of the transfers before some op, or the ops if that is longer, and the same after it.
+    def _expected_ns(self, ops: Sequence[int], above: Sequence[int], durations: Sequence[int]) -> tuple[float, float]:
+        """The time of the ops, given by position; or of the transfers before some op, or the ops if that is longer, and the same after it.
 
         What is ``above`` the budget at the op leaves before it and returns after it. Persistent tensors that nothing has used by then may
         be below from the start, and those that nothing uses from then on may stay there.
         """
         total = sum(durations)
         down_ns, up_ns = _MARGIN * self._down_ns, _MARGIN * self._up_ns
-        moved, some_below, before, idle = float(total), float(total), 0, (0, 0)
-        for op, away, duration in zip(graph.ops, above, durations, strict=True):
-            idle = self._idle.get(op.name, idle)
+        moved, some_below, before, first = float(total), float(total), 0, 0
+        idle = 0, 0
+        for i, away, duration in zip(ops, above, durations, strict=True):
+            if i == first:  # it runs for the first time
+                idle, first = self._idle[i], first + 1
             if away:
                 moved = max(moved, max(before, away * down_ns) + max(total - before, away * up_ns))
                 some_below = max(some_below, max(before, (away - idle[0]) * down_ns) + max(total - before, (away - idle[1]) * up_ns))
@@ -232,8 +241,8 @@ def _without(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Dr
     return drops - {candidate.drops[0] for candidate in group}
 
 
-def _idle(graph: Graph) -> Mapping[str, tuple[int, int]]:
-    """By the name of an op, the bytes of persistent tensors that no op up to it has used, and of those that none uses from it on."""
+def _idle(graph: Graph) -> list[tuple[int, int]]:
+    """For each op, the bytes of persistent tensors that no op up to it has used, and of those that none uses from it on."""
     unused, over = [0] * (len(graph.ops) + 1), [0] * (len(graph.ops) + 1)
     for t in graph.initial:
         size, users = graph.tensors[t].size_bytes, graph.users[t]
@@ -241,7 +250,7 @@ def _idle(graph: Graph) -> Mapping[str, tuple[int, int]]:
             unused[0] += size
             unused[users[0]] -= size
             over[users[-1] + 1] += size
-    return dict(zip([op.name for op in graph.ops], zip(accumulate(unused), accumulate(over), strict=True), strict=False))
+    return list(zip(accumulate(unused), accumulate(over), strict=True))[:-1]
 
 
 def promising(variants: Iterable[Variant], waits_ns: int | None) -> list[Variant]:
