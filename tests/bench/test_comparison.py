@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from grid import SHARES, Cell, attempted, known, measure, summary, write
+from grid import SHARES, VERSION, Cell, attempted, known, measure, summary, write
 from write_comparison import PAGE, ahead, no_advantage_from, tables
 
 from hosim.io.shipped import workloads
@@ -73,6 +73,8 @@ def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
     write(file, [cell])
     write(file, [fine, replace(fine, share="60%", version="planner 1")])
     assert known(file) == [fine]
+    write(file, [replace(fine, share="45%", version=VERSION.replace("planner 14", "planner 13"))])
+    assert known(file) == [fine, replace(fine, share="45%")]
 
 
 def test_a_report_names_the_cells_in_which_a_rival_is_better():

@@ -1,21 +1,24 @@
 """The planner's choice of processors beside all choices, the bound over all of them, and the choices that builders fix."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
 from hosim.analysis.bounded_result import bounded
+from hosim.analysis.liveness import static_curve
 from hosim.analysis.verifier import verify
-from hosim.edits import on_processors
+from hosim.edits import Edits, Recompute, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import find_hardware, load_hardware
 from hosim.models.build import build
-from hosim.planner.rewrites.processor_choice import groups_of
+from hosim.planner.rewrites.processor_choice import _edits, groups_of
+from hosim.planner.rewrites.reorder import eager
 from hosim.policies import registry
 
 GIB = 2**30
@@ -106,6 +109,48 @@ def test_mixtures_of_experts_share_them_between_both() -> None:
         took[where] = replay(plan, hardware, 5 * GIB).makespan_ns
         assert plan.moved_ops == (2 if where == "device/ddr" else 0)
     assert took["device/ddr"] < took["ddr"]
+
+
+def test_trials_have_updates_follow_their_gradients_too() -> None:
+    """Where all ops stay in their listed order, updates that wait for the end of the step fill the memory until then."""
+    hardware = load_hardware(find_hardware("h100-80gb-sxm"))
+    described = {"model": "gpt2", "phase": "train", "layers": 2, "sequence": 256, "fused": True}
+    budget = int(0.6 * max(static_curve(build("step", described))))
+    graph = build("step", {**described, "optimizer_on": "device/ddr"})
+    listed, free = [registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0, reorder=may) for may in (False, None)]
+    assert listed.edits is not None
+    assert not listed.edits.order
+    assert free.edits is not None
+    assert free.edits.order == tuple([op.name for op in eager(graph).ops])
+    assert not verify(free, hardware, budget)
+    assert replay(free, hardware, budget).makespan_ns < replay(listed, hardware, budget).makespan_ns
+
+
+def layers(*, again: bool) -> tuple[Graph, Edits]:
+    """Two layers whose updates are listed last; ``again``: the second layer's op runs again after both gradients."""
+    b = GraphBuilder("layers", {"repeatable": True})
+    for k in (0, 1):
+        b.tensor(f"w{k}", 10, "parameter")
+        b.op(f"f{k}", "any", inputs=[f"w{k}", *([f"x{k - 1}"] if k else [])], outputs=[b.tensor(f"x{k}", 5)], duration_ns=1)
+    for k in (1, 0):
+        b.op(f"b{k}", "any", inputs=[f"w{k}", f"x{k}"], outputs=[b.tensor(f"g{k}", 20)], duration_ns=1)
+    for k in (0, 1):
+        b.op(f"u{k}", "any", inputs=[f"g{k}"], mutates=[f"w{k}"], duration_ns=1, also_on={"ddr": 1})
+    graph = b.build()
+    return graph, Edits(graph, recompute=(Recompute("f1", "u0", "f1~2"),) if again else ())
+
+
+def test_an_order_is_tried_if_ops_may_change_places_and_all_that_runs_again_still_may() -> None:
+    """An update that follows its gradient stands before the second run of f1, which would read another w1."""
+    graph, best = layers(again=False)
+    order = ("f0", "f1", "b1", "u1", "b0", "u0")
+    assert _edits(graph, None, None) == [None, Edits(graph, order)]
+    assert _edits(graph, best, True) == [best, replace(best, order=order)]
+    assert _edits(graph, Edits(graph, order), None) == [Edits(graph, order)]
+    assert _edits(graph, None, False) == [None]
+    assert _edits(replace(graph, meta={}), None, None) == [None]
+    graph, best = layers(again=True)
+    assert _edits(graph, best, None) == [best]
 
 
 def test_ops_that_share_what_outlives_the_step_are_one_group() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
@@ -43,7 +44,7 @@ class Problem:
     floor_bytes: tuple[int, ...]
     starts_below: Mapping[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def horizon_ns(self) -> int:
         """End of the last op."""
         return max(self.end_ns, default=0)

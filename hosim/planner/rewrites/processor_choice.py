@@ -5,8 +5,9 @@ choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
 From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
 groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
-ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too: an update that follows its
-gradient leaves room whichever processor it runs on. :func:`every_choice` tries all of a few ops.
+ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too; and they are made again with
+each op that frees memory as soon as it can run: an update that follows its gradient leaves room whichever processor it runs on, and
+another one has until the end of the step for it. :func:`every_choice` tries all of a few ops.
 
 What only ops of a tier's processor use, and what the workload leaves free, starts in that tier. Everything else about a plan for fixed
 processors is the policy's, with the moves that other processors force (:mod:`hosim.schedule.around_processors`).
@@ -25,14 +26,15 @@ from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan, Proof
 from hosim.costmodel.op_time import op_durations
-from hosim.edits import Edits, on_processors
+from hosim.edits import Edits, is_repeatable, on_processors
 from hosim.engine import replay
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.proved_bound import proved_bound_ns
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
+from hosim.planner.rewrites.reorder import eager
 from hosim.processors import others_of, tier_of
 
 Initial = Mapping[int, tuple[str, ...]]
@@ -50,11 +52,13 @@ _ALL = 16
 """Choices up to which each is tried: of all ops, else of all groups."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
+_TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
+"""The policy's parameters in trials, whose changes to the graph are given."""
 _FINAL, _NEAR = 2, 1.05
 """Trials that are planned carefully in the end, and how much longer they may take than the choice from which they began."""
 
 
-def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, float]) -> Plan:
+def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]) -> Plan:
     """The best plan found over the processors of ``graph``'s ops.
 
     Raises :class:`InfeasibleError` if none fits.
@@ -68,15 +72,30 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     uniform = search.uniform()
     search.judge_all(uniform)
     begin = search.best or uniform[0]
-    quick = replace(search, plans={}, settings={"effort": 0.0, "rivals": False})
-    quick.edits = search.edits = search.edits_of_best()
-    if parameters["effort"] == 0 and begin in search.plans:
-        quick.plans[begin] = search.plans[begin]
     trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
-    _vary(quick, begin, trials)
-    for choice in quick.worth_a_plan(begin):
+    tried = []
+    for edits in _edits(graph, search.edits_of_best(), parameters["reorder"]):
+        quick = replace(search, plans={}, settings=_TRIAL, edits=edits)
+        _vary(quick, begin, trials)
+        tried.append(quick)
+    best = min(tried, key=lambda quick: inf if quick.best is None else quick.ns(quick.best))
+    search.edits = best.edits
+    for choice in best.worth_a_plan(begin):
         search.judge(choice)
     return search.found()
+
+
+def _edits(graph: Graph, best: Edits | None, reorder: bool | None) -> list[Edits | None]:
+    """The changes to the graph of the best uniform plan; and if its ops may change places, the same with an eager order of the ops."""
+    ordered = eager(graph) if (is_repeatable(graph) if reorder is None else reorder) else graph
+    other = replace(best or Edits(graph), order=tuple([op.name for op in ordered.ops]))
+    if ordered is graph or other == best:
+        return [best]
+    try:
+        other.graph()
+    except GraphError:  # in this order an op that runs again would not see what it did
+        return [best]
+    return [best, other]
 
 
 def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]) -> Plan:
@@ -229,10 +248,9 @@ class _ChoiceSearch:
         """
         chosen = self._chosen(choice)
         edits = Edits(self.graph, processors=chosen)
-        uniform, graph = choice in self._uniform, edits.graph()
-        if self.edits is not None and graph.elsewhere and not uniform:
+        if self.edits is not None:
             edits = replace(self.edits, processors=chosen)
-            graph = edits.graph()
+        uniform, graph = self.edits is None and choice in self._uniform, edits.graph()
         plans: list[tuple[PlanCost, Plan]] = []
         refused, changing = None, updated_in_place(graph) if self.in_place else graph
         for standin in (graph,) if changing is graph else (changing, graph):
