@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 from grid import SHARES, VERSION, Cell, attempted, known, measure, summary, write
-from write_comparison import PAGE, ahead, no_advantage_from, tables
+from write_comparison import MACHINE, PAGE, ahead, no_advantage_from, tables
 
 from hosim.io.shipped import workloads
 
 
 def cells(*times):
     return [
-        Cell("w", "m", share, 1, own, "r" if rival else "", rival, None, 0.0, own)
+        Cell("w", MACHINE, share, 1, own, "r" if rival else "", rival, None, 0.0, own)
         for share, (own, rival) in zip(SHARES, times, strict=True)
     ]
 
@@ -42,9 +42,15 @@ def test_the_budget_from_which_on_there_is_no_advantage(times, least):
 
 def test_a_missing_cell_is_an_error():
     some = cells(*[(80, 100)] * len(SHARES))
-    assert tables(some, ["w"])["moves"].splitlines()[2] == "| w | m | " + "+20.0 % | " * len(SHARES) + "none |"
+    assert tables(some, ["w"])["moves"].splitlines()[2] == f"| w | {MACHINE} | " + "+20.0 % | " * len(SHARES) + "none |"
     with pytest.raises(SystemExit, match=f"not among the cells: w at {SHARES[1]}$"):
         tables([some[0], *some[2:]], ["w"])
+
+
+def test_cells_of_other_machines_and_of_several_devices_are_left_aside():
+    some = cells(*[(80, 100)] * len(SHARES))
+    others = [replace(cell, own_ns=1, moves_ns=1, **other) for cell in some for other in ({"machine": "m"}, {"devices": 8})]
+    assert tables([*some, *others], ["w"]) == tables(some, ["w"])
 
 
 def test_the_page_has_every_workload():

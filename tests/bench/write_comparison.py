@@ -14,6 +14,8 @@ from grid import SHARES, Cell, known
 from hosim.io.shipped import workloads
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
+MACHINE = "h100-80gb-sxm"
+"""The machine of the page, of which there is one device; cells of others are left aside."""
 EVEN = 0.01
 """Less is no advantage."""
 
@@ -38,7 +40,7 @@ def no_advantage_from(times: Sequence[tuple[int | None, int | None]], shares: Se
 
 def tables(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, str]:
     """The page's tables by their names."""
-    by_key = {(cell.workload, cell.share): cell for cell in cells}
+    by_key = {(cell.workload, cell.share): cell for cell in cells if (cell.machine, cell.devices) == (MACHINE, 1)}
     missing = [f"{name} at {share}" for name in names for share in SHARES if (name, share) not in by_key]
     if missing:
         raise SystemExit(f"not among the cells: {', '.join(missing)}")
