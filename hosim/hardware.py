@@ -308,7 +308,7 @@ class Hardware(InCells):
         """The machine of one device while all others do the same: what they share is divided among them, rounded down."""
         if self.devices == 1:
             return self
-        return replace(
+        share = replace(
             self,
             devices=1,
             devices_per_host=None,
@@ -316,6 +316,13 @@ class Hardware(InCells):
             channels=tuple(self._part_of_channel(c) for c in self.channels),
             fabrics=tuple(replace(f, bandwidth_bytes_per_s=self._part(f.bandwidth_bytes_per_s, f.scope)) for f in self.fabrics),
         )
+        vars(share)["whole"] = self
+        return share
+
+    @cached_property
+    def whole(self) -> Hardware:
+        """The machine of which this is the :attr:`fair_share`; any other machine itself, as is one that is made from a share."""
+        return self
 
     def _part(self, whole: int, scope: str) -> int:
         return max(1, whole // self.sharers(scope))

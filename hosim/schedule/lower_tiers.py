@@ -54,7 +54,7 @@ def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
             yield LowerTier(tier.name, tier.capacity_bytes, up, down)
 
 
-def _has_hops(hardware: Hardware, tier: LowerTier) -> bool:
+def has_hops(hardware: Hardware, tier: LowerTier) -> bool:
     """Whether the route to or from the tier has more than one channel."""
     device, joined = hardware.device_tier, hardware.channel_between
     return (tier.name, device) not in joined or (device, tier.name) not in joined
@@ -68,7 +68,7 @@ def nearest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
     rank = {name: k for k, name in enumerate(NEAREST_FIRST)}
 
     def order(tier: LowerTier) -> tuple[bool, int, int, str]:
-        return _has_hops(hardware, tier), rank.get(tier.name, len(rank)), -tier.up.bandwidth_bytes_per_s, tier.name
+        return has_hops(hardware, tier), rank.get(tier.name, len(rank)), -tier.up.bandwidth_bytes_per_s, tier.name
 
     return tuple(sorted(_lower_tiers(hardware), key=order))
 
@@ -78,7 +78,7 @@ def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
 
     def order(tier: LowerTier) -> tuple[bool, int]:
         round_trip = alone_ns(hardware, tier.up.name, _CHUNK) + alone_ns(hardware, tier.down.name, _CHUNK)
-        return _has_hops(hardware, tier), round_trip
+        return has_hops(hardware, tier), round_trip
 
     return tuple(sorted(_lower_tiers(hardware), key=order))
 

@@ -79,7 +79,8 @@ def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
     write(file, [cell])
     write(file, [fine, replace(fine, share="60%", version="planner 1")])
     assert known(file) == [fine]
-    write(file, [replace(fine, share="45%", version=VERSION.replace("planner 14", "planner 13"))])
+    before = replace(fine, share="45%", version=VERSION.replace("planner 14", "planner 13"))
+    write(file, [before, replace(before, machine="rtx-4090"), replace(before, machine="n", own_ns=None)])
     assert known(file) == [fine, replace(fine, share="45%")]
 
 

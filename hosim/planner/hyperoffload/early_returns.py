@@ -7,7 +7,7 @@ ahead, the first one needed first, as far as the device tier has room by the lis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from hosim.schedule.idle_intervals import Levels, fits_from
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     """The choices with each return as early as it can be within the budget, in the order of the uses that wait for them."""
-    level, returning = _account(problem, choices)
+    level, returning = account(problem, choices)
     sizes = [tensor.size_bytes for tensor in problem.graph.tensors]
     last: dict[str, int] = {}
     moved = {t: dict(choice.away) for t, choice in choices.items()}
@@ -37,7 +37,7 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     return {t: replace(choice, away=moved[t]) for t, choice in choices.items()}
 
 
-def _account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
+def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
     """What the device tier holds by position with these choices, and the absences that end, each with the op after which it does."""
     graph, count = problem.graph, len(problem.graph.ops)
     change = np.zeros(count + 2, dtype=np.int64)
@@ -45,7 +45,7 @@ def _account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap
     open_gaps = gaps_by_tensor(problem)
     for t, choice in choices.items():
         size = graph.tensors[t].size_bytes
-        for gap, back in _absences(problem, t, choice, open_gaps.get(t, ())):
+        for gap, back in absences(problem, t, choice, open_gaps.get(t, ())):
             until = gap.before - 1 if back is None else back
             change[max(gap.after + 1, 0)] -= size
             change[max(until, gap.after) + 1] += size
@@ -58,7 +58,7 @@ def _account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap
     return np.array(problem.held_bytes, dtype=np.int64) + np.cumsum(change)[: count + 1], returning
 
 
-def _absences(problem: Problem, t: int, choice: TensorChoice, gaps: list[Gap] | tuple[()]) -> Iterator[tuple[Gap, int | None]]:
+def absences(problem: Problem, t: int, choice: TensorChoice, gaps: Sequence[Gap]) -> Iterator[tuple[Gap, int | None]]:
     """The gaps that a choice uses, each with its return; what starts below is away again after its last use."""
     count = len(problem.graph.ops)
     for gap in gaps:

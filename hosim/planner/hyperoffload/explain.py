@@ -21,7 +21,7 @@ from hosim.plain_text import counted
 from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
-from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
@@ -30,7 +30,7 @@ from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 
 FROM_HOME, SEARCH_MOVED, UNJUDGED_MOVED = "from_home", "search_moved", "unjudged_moved"
-NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT, SPREAD_KEPT = "no_place", "search_kept", "unjudged_kept", "spread_kept"
+NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT, SPREAD_KEPT, STAYS = "no_place", "search_kept", "unjudged_kept", "spread_kept", "stays"
 REASONS: Mapping[str, str] = {
     BEST_SCORE: "moved: best score",
     STARTS_BELOW: "moved: starts below",
@@ -38,6 +38,8 @@ REASONS: Mapping[str, str] = {
     EVERYTHING: "moved: all must move",
     SPREAD: "moved: spread evenly",
     SPREAD_KEPT: "kept: enough moved",
+    LEAST_TRAFFIC: "moved: least traffic",
+    STAYS: "kept: has room",
     SEARCH_MOVED: "moved by search",
     UNJUDGED_MOVED: "moved, not judged",
     NO_PRESSURE: "kept: no pressure",
@@ -211,6 +213,8 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
         return f"No selection fits{graph}, so all that can move does, and returns as late as it can."
     if judgement.source == SPREAD:
         return f"Parameters that fit are kept{graph}, the others come up for each use and leave after it, spread evenly over the step."
+    if judgement.source == LEAST_TRAFFIC:
+        return f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest lies as near as there is room."
     assert judgement.selection is not None
     text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
     if judgement.source == LOCAL_SEARCH:
@@ -360,6 +364,8 @@ class _Lines:
         if judgement.source == SPREAD:
             even = "what moves is spread evenly over the step"
             return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
+        if judgement.source == LEAST_TRAFFIC:
+            return (LEAST_TRAFFIC, "it does not fit beside what stays") if moved else (STAYS, "there is room for it to stay")
         if judgement.changed(gap):
             took = (SEARCH_MOVED, "by local search, though selection left it")
             return took if moved else (SEARCH_KEPT, "by local search, though selection took it")

@@ -11,8 +11,9 @@ from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 
 SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "spread", "local_search", "everything", "rival"
-"""What made the plan: a sweep of the selection, an even spread, the search over single decisions after these, moving all that can move, or
-another policy."""
+LEAST_TRAFFIC = "least_traffic"
+"""What made the plan: a sweep of the selection, an even spread, the search over single decisions after these, moving all that can move,
+another policy, or letting as much as can stay and lie near."""
 
 
 @dataclass(frozen=True)

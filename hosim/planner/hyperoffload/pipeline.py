@@ -37,6 +37,7 @@ from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, 
 from hosim.planner.hyperoffload.even_spreads import Spread, evenly, hardly_late, in_time, usual_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
+from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
 from hosim.planner.hyperoffload.other_plans import OtherPlans, Others
 from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.refinement import LESS, bound_ns, found_elsewhere, refined
@@ -143,6 +144,10 @@ def search(
         moved = evaluate(everything(problem))
         if moved.cost < best.cost:
             best, source = moved, EVERYTHING
+        if best.cost.infeasible and count > SMALL:
+            best, source = from_the_farthest(evaluate, problem, best, source)
+    if placement is None and count > SMALL:
+        best, source = with_least_traffic(evaluate, problem, best, source)
     if brief and not best.cost.infeasible:
         return _judged(best, source, selection_of_best)
     if placement is None and not _at(best, floor_ns):
@@ -152,6 +157,8 @@ def search(
             tried.append(f"placement {rule.rule}")
             if ruled.best.cost < best.cost:
                 best, source, selection_of_best = ruled.best, ruled.source, ruled.selection
+        if count > SMALL:
+            best, source = with_least_traffic(evaluate, problem, best, source)
     spreads = SMALL < count <= _BOUNDED and placement is None
     if spreads and (not _at(best, floor_ns) or best.slowed):
         timely = _spread(evaluate, problem, budget, in_time, waits=best.waits)

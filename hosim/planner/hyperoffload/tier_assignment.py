@@ -41,6 +41,29 @@ def assigned_tiers(problem: Problem, choices: Choices) -> Mapping[int, str]:
     return found
 
 
+def nearer_tiers(problem: Problem, choices: Choices, part: float) -> Choices:
+    """The choices with those in far tiers in nearer ones, large ones first, while these hold no more than a part of their capacity.
+
+    What a tier holds is by the listed order. What is away at all is there from when it first leaves to its last use, or all the time.
+    """
+    place = {tier.name: k for k, tier in enumerate(problem.below)}
+    sizes = [tensor.size_bytes for tensor in problem.graph.tensors]
+    away = {t: _away(problem, t, choice) for t, choice in choices.items() if t not in problem.starts_below}
+    held = {tier.name: np.full(len(problem.graph.ops), _lives_there(problem, tier.name)) for tier in problem.below}
+    for t, (begin, end) in away.items():
+        held[choices[t].below][begin:end] += sizes[t]
+    found = dict(choices)
+    for t in sorted(away, key=lambda t: (-place[choices[t].below], -sizes[t], t)):
+        begin, end = away[t]
+        for tier in problem.below[: place[choices[t].below]]:
+            level = held[tier.name][begin:end]
+            if level.max(initial=0) + sizes[t] <= part * tier.capacity_bytes:
+                level += sizes[t]
+                found[t] = choices[t].below_in(tier.name)
+                break
+    return found
+
+
 def _lives_there(problem: Problem, tier: str) -> int:
     return sum(problem.graph.tensors[t].size_bytes for t, home in problem.starts_below.items() if home == tier)
 

@@ -1,0 +1,143 @@
+"""Choices for the least traffic: what can stay does, the rest lies near, and what a share of a machine has room for, all devices have."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import graphs
+
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner.hyperoffload import pipeline
+from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything, insert
+from hosim.planner.hyperoffload.early_returns import account
+from hosim.planner.hyperoffload.least_traffic import least_traffic
+from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
+from hosim.policies import registry
+from hosim.result import Result
+
+
+def behind(device: int, host: int = 1000, devices: int = 1) -> Hardware:
+    """A byte a nanosecond to host memory, and a hundred times as long from there to the disk; devices share all below."""
+    tiers = Tier("hbm", device, 10**12, "device"), Tier("ddr", host, 10**11, "host"), Tier("nvme", 10**6, 10**10, "host")
+    channels = (
+        Channel("h2d", "ddr", "hbm", 10**9),
+        Channel("d2h", "hbm", "ddr", 10**9),
+        Channel("read", "nvme", "ddr", 10**7 * devices),
+        Channel("write", "ddr", "nvme", 10**7 * devices),
+    )
+    return Hardware("behind", tiers, channels, Compute({}), devices=devices)
+
+
+def updates(count: int) -> Graph:
+    """An op for each of ``count`` states of 100 B, which it changes, one after the other."""
+    b = GraphBuilder("updates")
+    for k in range(count):
+        b.op(f"u{k}", "any", mutates=[b.tensor(f"s{k}", 100, "optimizer_state")], duration_ns=10)
+    return b.build()
+
+
+def test_what_has_room_all_the_time_stays_and_returns_are_late():
+    """Of four states, each away for all ops but its own, 350 B hold the one in use and two more: the first two of those on the disk."""
+    problem = analyse(updates(4), behind(350))
+    below = TensorChoice("nvme", BELOW, {-1: -1})
+    choices = {0: replace(below, below="ddr"), 1: below, 2: below, 3: below}
+    found = least_traffic(problem, choices, 1.0, 350)
+    assert dict(found) == {
+        0: TensorChoice("ddr", BELOW, {-1: -1}),
+        3: TensorChoice("ddr", BELOW, {-1: 2}),
+    }
+
+
+def test_tiers_are_filled_from_the_nearest_on_large_tensors_first():
+    """190 B of host memory: of 100, 100, 100 B and 50 B there is room for one of the large ones, and for the small one."""
+    b = GraphBuilder("sizes")
+    for k, size in enumerate((100, 100, 50, 100)):
+        b.op(f"u{k}", "any", mutates=[b.tensor(f"s{k}", size, "optimizer_state")], duration_ns=10)
+    problem = analyse(b.build(), behind(100, host=190))
+    found = nearer_tiers(problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 1.0)
+    assert [found[t].below for t in range(4)] == ["ddr", "nvme", "ddr", "nvme"]
+    part = nearer_tiers(problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 0.5)
+    assert [part[t].below for t in range(4)] == ["nvme", "nvme", "ddr", "nvme"]
+
+
+@given(st.data())
+def test_by_the_listed_order_all_fits_and_no_more_moves(data):
+    graph = data.draw(graphs(8))
+    problem = analyse(graph, behind(10**6))
+    choices = everything(problem)
+    least = max(account(problem, choices)[0][: len(graph.ops)], default=0)
+    budget = int(least) + data.draw(st.integers(0, 200))
+    found = least_traffic(problem, choices, 1.0, budget)
+    assert set(found) <= set(choices)
+    assert max(account(problem, found)[0][: len(graph.ops)], default=0) <= budget
+    moved = [sum([graph.tensors[c.tensor].size_bytes for c in insert(problem, each, "").cache_ops]) for each in (choices, found)]
+    assert moved[1] <= moved[0]
+
+
+def long_step(count: int) -> Graph:
+    """Forward ops that keep what they make for their backward ones, then an update of a state for each: more than 200 ops."""
+    b = GraphBuilder("long")
+    for k in range(count):
+        b.op(f"f{k}", "any", inputs=[b.tensor(f"w{k}", 20, "parameter")], outputs=[b.tensor(f"x{k}", 10)], duration_ns=10)
+    for k in reversed(range(count)):
+        b.op(f"b{k}", "any", inputs=[f"x{k}", f"w{k}"], outputs=[b.tensor(f"g{k}", 5)], duration_ns=10)
+    for k in range(count):
+        b.op(f"u{k}", "any", inputs=[f"g{k}"], mutates=[f"w{k}", b.tensor(f"s{k}", 60, "optimizer_state")], duration_ns=10)
+    return b.build()
+
+
+def test_a_step_behind_host_memory_keeps_what_has_room():
+    """70 states of 60 B: of 2,400 B most is for states that stay, so that few cross the slow channel."""
+    graph, hardware = long_step(70), behind(2400, host=1500)
+    outcome = pipeline.search(graph, hardware, 2400, effort=0.0)
+    assert outcome.plan.judgement.source == "least_traffic"
+    slow = sum([graph.tensors[c.tensor].size_bytes for c in outcome.plan.cache_ops if "nvme" in (c.source, c.destination)])
+    must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
+    assert 2 * must <= slow <= 3 * must
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
+    """A plan for the least traffic of one device counts if all eight can run it together."""
+    graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
+    asked = []
+
+    def on_the_whole(plan: Plan, machine: Hardware, budget: int) -> Result:
+        asked.append(machine)
+        return replace(replay(plan, machine, budget), feasible=fits)
+
+    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    if fits:
+        plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+        assert plan.judgement.source == "least_traffic"
+        assert replay(plan, hardware).feasible
+    else:
+        with pytest.raises(InfeasibleError):
+            registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+    assert asked
+    assert all(machine is hardware for machine in asked)
+
+
+def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():
+    graph, hardware = long_step(70), behind(300, host=400)
+    outcome = pipeline.search(graph, hardware, 300, effort=0.0)
+    assert not outcome.cost.infeasible
+    assert outcome.plan.judgement.source == "least_traffic"
+    tight = replace(hardware, tiers=(*hardware.tiers[:2], Tier("nvme", 4000, 10**10, "host")))
+    with pytest.raises(InfeasibleError):
+        pipeline.search(graph, tight, 300, effort=0.0)
+
+
+def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
+    hardware = behind(100, devices=4)
+    share = hardware.fair_share
+    assert share.whole is hardware
+    assert hardware.whole is hardware
+    other = replace(share, chunk_bytes=1)
+    assert other.whole is other
