@@ -15,6 +15,7 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything, insert
 from hosim.planner.hyperoffload.early_returns import account
+from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.least_traffic import least_traffic
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
@@ -141,3 +142,12 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
     assert hardware.whole is hardware
     other = replace(share, chunk_bytes=1)
     assert other.whole is other
+
+
+def test_an_explanation_says_what_stays_and_what_moves():
+    graph, hardware = long_step(70), behind(2400, host=1500)
+    found = explain(pipeline.search(graph, hardware, 2400, effort=0.0).plan, hardware, 2400)
+    begin = "Transfers take far longer than ops, so as much stays as can, and the rest lies as near as there is room."
+    assert found.origin == f"{begin} Tried as well: 3 placement rules."
+    whys = {one.why.partition(";")[0] for one in found.lines}
+    assert whys == {"moved: it does not fit beside what stays", "kept: there is room for it to stay"}
