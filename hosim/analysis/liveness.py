@@ -11,7 +11,7 @@ held there from its first user on the device to the last one, as if the others u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -60,13 +60,17 @@ def static_curve(graph: Graph) -> list[int]:
     """Bytes of the device tier held while each op runs, by op position, with everything resident."""
     if not graph.ops:
         return []
-    change = [0] * (len(graph.ops) + 1)
-    for tensor, held in zip(graph.tensors, _held(graph), strict=True):
-        if held is not None:
-            change[held[0]] += tensor.size_bytes
-            change[held[1]] -= tensor.size_bytes
-    workspaces = [0 if op.processor else op.workspace_bytes for op in graph.ops]
-    return [held + workspace for held, workspace in zip(accumulate(change), workspaces, strict=False)]
+    held = [(tensor.size_bytes, *there) for tensor, there in zip(graph.tensors, _held(graph), strict=True) if there is not None]
+    return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops])
+
+
+def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> list[int]:
+    """The bytes held while each op runs: of tensors, each as its size and the first and the end of the ops that hold it, and workspaces."""
+    change = [0] * (len(workspaces) + 1)
+    for size, first, end in held:
+        change[first] += size
+        change[end] -= size
+    return [tensors + workspace for tensors, workspace in zip(accumulate(change), workspaces, strict=False)]
 
 
 def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[list[int], list[int]]:
@@ -99,12 +103,8 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[list[int
     for t in graph.initial:
         first[t] = 0
         last[t] = len(steps) - 1 if last[t] < 0 else last[t]
-    change = [0] * (len(steps) + 1)
-    for size, begin, end in zip(sizes, first, last, strict=True):
-        if begin >= 0:
-            change[begin] += size
-            change[end + 1] -= size
-    return [held + graph.ops[i].workspace_bytes for held, i in zip(accumulate(change), ops, strict=False)], ops
+    held = [(size, begin, end + 1) for size, begin, end in zip(sizes, first, last, strict=True) if begin >= 0]
+    return _summed(held, [graph.ops[i].workspace_bytes for i in ops]), ops
 
 
 def static_peak(graph: Graph) -> StaticPeak:

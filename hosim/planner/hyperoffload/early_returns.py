@@ -46,9 +46,9 @@ def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap,
     for t, choice in choices.items():
         size = graph.tensors[t].size_bytes
         for gap, back in absences(problem, t, choice, open_gaps.get(t, ())):
-            until = gap.before - 1 if back is None else back
-            change[max(gap.after + 1, 0)] -= size
-            change[max(until, gap.after) + 1] += size
+            begin, end = ops_away(gap, back)
+            change[begin] -= size
+            change[end] += size
             if back is not None and gap.before <= count:
                 returning.append((gap, back))
     for t in problem.starts_below:  # the account of the problem has what starts below from its first use on
@@ -56,6 +56,12 @@ def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap,
         change[0] += graph.tensors[t].size_bytes
         change[first] -= graph.tensors[t].size_bytes
     return np.array(problem.held_bytes, dtype=np.int64) + np.cumsum(change)[: count + 1], returning
+
+
+def ops_away(gap: Gap, back: int | None) -> tuple[int, int]:
+    """The first position at which an absence frees the device tier, and the first at which it does so no more."""
+    until = gap.before - 1 if back is None else back
+    return max(gap.after + 1, 0), max(until, gap.after) + 1
 
 
 def absences(problem: Problem, t: int, choice: TensorChoice, gaps: Sequence[Gap]) -> Iterator[tuple[Gap, int | None]]:

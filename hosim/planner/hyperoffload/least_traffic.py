@@ -7,13 +7,11 @@ they are issued, but how many bytes cross the slowest channel: what returns earl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hosim.analysis.gaps import Gap
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice, everything
-from hosim.planner.hyperoffload.early_returns import absences, account, advance
+from hosim.planner.hyperoffload.early_returns import absences, account, advance, ops_away
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
@@ -78,22 +76,16 @@ def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: i
     count, gaps = len(problem.graph.ops), gaps_by_tensor(problem)
     level = account(problem, choices)[0][:count]
     near = {tier.name: k for k, tier in enumerate(problem.below)}
-    away = {t: _away(problem, t, choice, gaps) for t, choice in choices.items() if t not in problem.starts_below}
+    away = {
+        t: [ops_away(gap, back) for gap, back in absences(problem, t, choice, gaps.get(t, ()))]
+        for t, choice in choices.items()
+        if t not in problem.starts_below
+    }
     left = dict(choices)
-    for t in sorted(away, key=lambda t: (-near[choices[t].below], sum([end - begin for begin, end in away[t]]), t)):
+    for t in sorted(away, key=lambda t: (-near[choices[t].below], sum([min(end, count) - begin for begin, end in away[t]]), t)):
         size = problem.graph.tensors[t].size_bytes
         if all([level[begin:end].max(initial=0) + size <= budget_bytes for begin, end in away[t]]):
             for begin, end in away[t]:
                 level[begin:end] += size
             del left[t]
     return left
-
-
-def _away(problem: Problem, t: int, choice: TensorChoice, gaps: Mapping[int, Sequence[Gap]]) -> list[tuple[int, int]]:
-    """The ranges of ops while which the device tier does not hold a tensor."""
-    count = len(problem.graph.ops)
-    found = []
-    for gap, back in absences(problem, t, choice, gaps.get(t, ())):
-        until = gap.before - 1 if back is None else back
-        found.append((max(gap.after + 1, 0), min(max(until, gap.after) + 1, count)))
-    return found

@@ -5,9 +5,9 @@ choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
 From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
 groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
-ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too; and they are made again with
-each op that frees memory as soon as it can run: an update that follows its gradient leaves room whichever processor it runs on, and
-another one has until the end of the step for it. :func:`every_choice` tries all of a few ops.
+ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too. They are made a second time with
+each op that frees memory as soon as it can run: an update that follows its gradient leaves room, whichever processor it runs on.
+:func:`every_choice` tries all of a few ops.
 
 What only ops of a tier's processor use, and what the workload leaves free, starts in that tier. Everything else about a plan for fixed
 processors is the policy's, with the moves that other processors force (:mod:`hosim.schedule.around_processors`).
@@ -136,7 +136,7 @@ class _ChoiceSearch:
     plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
     bounds: dict[Choice, int] = field(default_factory=dict)
     edits: Edits | None = None
-    """What is changed about the graph beside the processors, where they are not uniform."""
+    """What all plans change about the graph beside the processors; None: nothing is given, and plans for uniform choices may change it."""
     in_place: bool = True
     """Whether plans are also made for :func:`~hosim.planner.rewrites.in_place.updated_in_place`, which may leave out the best one."""
 
