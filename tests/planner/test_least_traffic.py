@@ -15,8 +15,9 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything, insert
 from hosim.planner.hyperoffload.early_returns import account
+from hosim.planner.hyperoffload.evaluation import Evaluator
 from hosim.planner.hyperoffload.explain import explain
-from hosim.planner.hyperoffload.least_traffic import least_traffic
+from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
 from hosim.policies import registry
@@ -123,6 +124,22 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
             registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
     assert asked
     assert all(machine is hardware for machine in asked)
+
+
+def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeypatch):
+    """There is room for three states to stay, however small a part of the tiers is filled: that is one plan."""
+    problem = analyse(updates(3), behind(2400, host=8000, devices=8).fair_share)
+    evaluate = Evaluator(problem, 2400, "test", 100)
+    best = evaluate({t: choice.below_in("nvme") for t, choice in everything(problem).items()})
+    asked = []
+
+    def on_the_whole(plan: Plan, machine: Hardware, budget: int) -> Result:
+        asked.append(plan)
+        return replace(replay(plan, machine, budget), feasible=False)
+
+    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    assert with_least_traffic(evaluate, problem, best, "begun") == (best, "begun")
+    assert [plan.cache_ops for plan in asked] == [()]
 
 
 def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():

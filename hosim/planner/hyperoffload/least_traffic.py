@@ -28,11 +28,14 @@ def with_least_traffic(evaluate: Evaluator, problem: Problem, best: Evaluation, 
     if best.cost.infeasible or apart.isdisjoint([choice.below for choice in best.choices.values()]):
         return best, source
     budget = evaluate.budget_bytes
+    refused: list[Choices] = []  # replays of the whole machine take long, and several parts may come to the same
     for part in _FILLED:
         choices = least_traffic(problem, best.choices, part, budget)
         for found in sorted([evaluate(choices), evaluate(advance(problem, choices, budget))], key=lambda outcome: outcome.cost):
-            if found.cost < best.cost and _holds(problem, budget, found):
-                return found, LEAST_TRAFFIC
+            if found.cost < best.cost and found.choices not in refused:
+                if _holds(problem, budget, found):
+                    return found, LEAST_TRAFFIC
+                refused.append(found.choices)
     return best, source
 
 
