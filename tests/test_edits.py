@@ -72,10 +72,8 @@ def test_edited_graphs_are_planned_verified_and_replayed_like_any(data):
     assert result.plan.get("recomputes", 0) == len(edit.recompute)
     durations = op_durations(graph, machine)
     assert free_order_bound_ns(graph, durations, machine) <= result.makespan_ns
-    start_below = [
-        t for t in graph.initial if machine.device_tier not in plan.initial.get(t, (graph.tensors[t].home or machine.device_tier,))
-    ]
-    assert free_order_bound_ns(graph, durations, machine, None, start_below) <= result.makespan_ns
+    starts = {t: plan.initial.get(t, (graph.tensors[t].home or machine.device_tier,)) for t in graph.initial}
+    assert free_order_bound_ns(graph, durations, machine, None, starts) <= result.makespan_ns
     assert bounded(result, plan, machine, None).lower_bound_ns <= result.makespan_ns
 
 
@@ -95,9 +93,9 @@ def test_what_is_below_comes_up_and_goes_back_if_it_is_written(below, up_ns, dow
     graph = b.build()
     channels = (Channel("up", "ddr", "hbm", 10**8), Channel("down", "hbm", "ddr", 5 * 10**7))
     machine = Hardware("slow", (Tier("hbm", 25, 10**12, "device"), Tier("ddr", 100, 10**12)), channels, Compute({}))
-    start_below = [graph.tensor_index[name] for name in below]
+    starts = {graph.tensor_index[name]: ("ddr",) for name in below}
     for repeats, bound in ((True, down_ns), (False, up_ns)):
-        assert free_order_bound_ns(graph, (5, 5, 5), machine, None, start_below, repeats=repeats) == bound
+        assert free_order_bound_ns(graph, (5, 5, 5), machine, None, starts, repeats=repeats) == bound
 
 
 def chain() -> Graph:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.analysis.bounds import LowerBounds, homes_below
-from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
 from hosim.hardware import Hardware
 from hosim.result import Result
 
@@ -35,14 +33,15 @@ def lower_bound_ns(
     repeats = repeats and plan.runtime is None
     homes = homes_below(workload, hardware)
     homes_kept = all(plan.initial.get(t, home) == home for t, home in homes.items())  # edits leave tensors in their places
-    if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
-        durations = op_durations(workload, hardware)
-        return free_order_bound_ns(workload, durations, hardware, budget_bytes, homes if homes_kept else (), repeats=repeats)
     known = workload.derived_on(hardware, LowerBounds)
-    bound = known.bound_ns(budget_bytes, result.makespan_ns, repeats=repeats, homes_kept=homes_kept, compete=compete)
+    any_order = known.any_order_ns(budget_bytes, repeats=repeats, homes_kept=homes_kept, compete=compete)
+    if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
+        return any_order
+    in_order = known.bound_ns(budget_bytes, result.makespan_ns, repeats=repeats, homes_kept=homes_kept, compete=compete)
+    bound = max(any_order, in_order)
     proof = plan.proof
     if proof is None or not (repeats and homes_kept) or (proof.workload, proof.hardware) != (workload, hardware):
         return bound
     capacity = hardware.device.capacity_bytes
     within = capacity if budget_bytes is None else min(budget_bytes, capacity)
-    return max(bound or 0, proof.bound_ns) if within == proof.budget_bytes else bound
+    return max(bound, proof.bound_ns) if within == proof.budget_bytes else bound

@@ -14,6 +14,7 @@ from math import ceil, prod
 from hosim.analysis.any_processor import fits_on, least_durations, loosened
 from hosim.analysis.bound_search import BoundSearch
 from hosim.analysis.critical_path import earliest_starts, tails
+from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.op_bandwidth import free_bytes
 from hosim.analysis.passages import Passages
 from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
@@ -82,6 +83,7 @@ class LowerBounds:
         self._graph = graph
         self._hardware = hardware
         self._known: dict[tuple[int | None, bool, bool, bool | None], int] = {}
+        self._any_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
 
     def bound_ns(self, budget_bytes: int | None, makespan_ns: int, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
         """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts below there.
@@ -95,6 +97,16 @@ class LowerBounds:
             durations = op_durations(graph, hardware)
             self._known[key] = _bound(graph, durations, hardware, starts, budget_bytes, repeats, compete, makespan_ns)
         return self._known[key]
+
+    def any_order_ns(self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
+        """As :meth:`bound_ns`, on plans that may edit the graph: :func:`hosim.analysis.free_order_bound.free_order_bound_ns`."""
+        key = budget_bytes, repeats, homes_kept, compete
+        if key not in self._any_order:
+            graph, hardware = self._graph, self._hardware
+            starts = homes_below(graph, hardware) if homes_kept else {}
+            durations = op_durations(graph, hardware)
+            self._any_order[key] = free_order_bound_ns(graph, durations, hardware, budget_bytes, starts, repeats=repeats, compete=compete)
+        return self._any_order[key]
 
 
 def _bound(

@@ -7,12 +7,14 @@ read and is not in the device tier at time 0 comes in; and what the step writes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from hosim.analysis.any_processor import on_any_processor
-from hosim.analysis.cuts import cut_of
+from hosim.analysis.step_traffic import step_traffic_ns
+from hosim.costmodel.memory_traffic import copies_compete, with_memories
 from hosim.graph import Graph
-from hosim.hardware import Channel, Hardware
+from hosim.hardware import Hardware
 
 
 def free_order_bound_ns(
@@ -20,14 +22,15 @@ def free_order_bound_ns(
     durations: Sequence[int],
     hardware: Hardware,
     budget_bytes: int | None = None,
-    below: Collection[int] = (),
+    starts: Mapping[int, Sequence[str]] = MappingProxyType({}),
     *,
     repeats: bool = True,
+    compete: bool | None = None,
 ) -> int:
     """Nanoseconds below which no feasible replay of an edit of ``graph`` ends.
 
-    Tensors of ``below`` start outside the device tier, all others wherever the plan likes. ``repeats`` false is for plans that do not
-    restore what rule 2 wants restored.
+    Tensors of ``starts`` start in these tiers, all others wherever the plan likes. ``repeats`` false is for plans that do not
+    restore what rule 2 wants restored. ``compete`` says whether copies share the bandwidth of memories, as in :func:`hosim.engine.replay`.
     """
     loose = bool(graph.movable)
     if loose:
@@ -37,24 +40,7 @@ def free_order_bound_ns(
     for i, op in enumerate(graph.ops):
         busy[op.stream] += durations[i]
         ends.append(max((ends[p] for p in graph.producers[i]), default=0) + durations[i])
-    device = hardware.device_tier
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
-    used = [t for t in graph.initial if graph.users[t]]
-    read = [t for t in used if t in graph.ops[graph.users[t][0]].reads and not graph.ops[graph.users[t][0]].processor]
-    written = [t for t in used if graph.survives[t] and graph.writers[t] and not any(graph.ops[i].processor for i in graph.users[t])]
-    into = [channel for channel in hardware.channels if channel.destination == device]
-    out = [channel for channel in hardware.channels if channel.source == device]
-    arrival = _crossing_ns(graph, hardware, into, read, below, capacity)
-    restored = _crossing_ns(graph, hardware, out, written, below, capacity) if repeats and not loose else 0
-    return max([0, arrival, restored, *busy.values(), *ends])
-
-
-def _crossing_ns(
-    graph: Graph, hardware: Hardware, channels: Sequence[Channel], tensors: Sequence[int], below: Collection[int], capacity: int
-) -> int:
-    """How long those of some tensors that are not in the device tier at time 0 cross channels, each once."""
-    cut = cut_of(hardware, channels)
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
-    anywhere = sum([sizes[t] for t in tensors if t not in below])
-    crossing = sum([sizes[t] for t in tensors if t in below]) + max(0, anywhere - capacity)
-    return cut.earliest_ns(crossing) if cut is not None and crossing else 0
+    machine = with_memories(hardware) if (graph.derived(copies_compete) if compete is None else compete) else hardware
+    traffic = step_traffic_ns(graph, machine, starts, capacity, repeats=repeats and not loose)
+    return max([0, traffic, *busy.values(), *ends])
