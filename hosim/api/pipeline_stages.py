@@ -15,7 +15,7 @@ from hosim.graph import Graph
 from hosim.jitter import Jitter
 from hosim.models.build import build
 from hosim.stages import StagesResult
-from hosim.study.policy_choice import AnyPolicy, as_choice
+from hosim.study.policy_choice import REORDER, AnyPolicy, PolicyChoice, as_choice, without
 
 _PIPELINE = "pipeline"
 
@@ -48,7 +48,8 @@ def plan_stages(
 ) -> list[Plan]:
     """Plan each stage of a pipeline.
 
-    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages for one another are not known to it.
+    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages for one another are not known to it. Where
+    stages whose ops are in another order would wait for one another for ever, they are planned in the order of the workload.
 
     Parameters
     ----------
@@ -95,8 +96,9 @@ def plan_stages(
     exchanges(graphs)  # what does not fit together need not be planned first
     profile = replace(machine(hardware), devices=len(graphs))
     choice = as_choice(policy)
-    plans = []
-    with in_cell() as tell:
+
+    def planned(choice: PolicyChoice) -> list[Plan]:
+        plans = []
         for stage, graph in enumerate(graphs):
             tell(f"{choice.label}: planning stage {stage}")
             budget_bytes = budget_of(budget, graph, profile)
@@ -106,6 +108,15 @@ def plan_stages(
                 raise InfeasibleError(f"stage {stage}: {error}") from None
             check(made, profile, budget_bytes)
             plans.append(replace(made, made_for=(profile, budget_bytes)))
+        return plans
+
+    with in_cell() as tell:
+        plans = planned(choice)
+        try:
+            exchanges([plan.graph for plan in plans])
+        except InputError:  # the workload's own order has passed
+            plans = planned(without(choice, REORDER))
+            exchanges([plan.graph for plan in plans])
     return plans
 
 

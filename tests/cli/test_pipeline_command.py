@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
+from hosim.edits import Edits
 
 run = CliRunner().invoke
 
@@ -89,6 +90,37 @@ def test_wrong_workloads(arguments, said):
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_stages_that_would_wait_for_ever_in_another_order_keep_theirs(monkeypatch):
+    """The first stage sends and then receives, the second receives and then sends. If that one sent first, too, neither would go on."""
+    graphs = []
+    for messages in ("ab", "ba"):
+        b = hosim.GraphBuilder(f"stage {messages}")
+        b.tensor("x", 30, "input")
+        b.tensor("y", 30)
+        put = {"name": "put", "kind": "send", "inputs": ["x"], "message": messages[0], "duration_ns": 10}
+        get = {"name": "get", "kind": "recv", "outputs": ["y"], "message": messages[1], "duration_ns": 10}
+        for op in (put, get) if messages == "ab" else (get, put):
+            b.op(**op)
+        graphs.append(b.build())
+    asked = []
+
+    def swapped(graph, hardware, choice, budget_bytes):
+        asked.append(choice.parameters.get("reorder"))
+        if asked[-1] is False:
+            return hosim.Plan(graph)
+        edits = Edits(graph, order=("put", "get"))
+        return hosim.Plan(edits.graph(), edits=edits)
+
+    monkeypatch.setattr("hosim.study.run_policy.make_plan", swapped)
+    plans = hosim.plan_stages(graphs, "toy")
+    assert asked == [None, None, False, False]
+    assert hosim.replay_stages(plans).step_ns == 20
+    with pytest.raises(hosim.InputError, match="reorder=true is ruled out here"):
+        hosim.plan_stages(graphs, "toy", "hyperoffload:reorder=true")
+    with pytest.raises(hosim.InputError, match="wait for one another for ever"):
+        hosim.plan_stages(graphs, "toy", "layerwise")  # it has no setting for the order of the ops
 
 
 def test_wrong_arguments_of_functions(pair):

@@ -165,6 +165,19 @@ def scattered(rng: random.Random, ops: int) -> Graph:
     return b.build()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_has_a_message_stays_in_its_order(seed):
+    """Otherwise stages of a pipeline might wait for one another for ever. Without messages, these ops trade places."""
+    graph = scattered(random.Random(seed), 24)
+    tied = replace(graph, ops=tuple([replace(op, message=f"m{i}") if i % 3 == 0 else op for i, op in enumerate(graph.ops)]))
+    names = [op.name for op in tied.ops if op.message]
+    for found in (reorder(tied, durations_of(tied), 0), eager(tied)):
+        assert [op.name for op in found.ops if op.message] == names
+        assert [op.name for op in found.ops] != [op.name for op in tied.ops]
+    free = reorder(graph, durations_of(graph), 0), eager(graph)
+    assert any([[op.name for op in found.ops if op.name in names] != names for found in free])
+
+
 def test_names_do_not_matter():
     graph = scattered(random.Random(3), 40)
     other = replace(graph, ops=tuple(replace(op, name=f"z{99 - i}") for i, op in enumerate(graph.ops)))

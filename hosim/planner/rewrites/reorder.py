@@ -122,16 +122,15 @@ def _model(graph: Graph) -> _Model:
 
 
 def _before(graph: Graph) -> Sequence[Sequence[int]]:
-    """The ops that must come before each op: its producers and, for a random one, the random one before it.
+    """The ops that must come before each op: its producers and, for a random one or one with a message, the one of its sort before it.
 
-    Random ops draw from one generator, so the order in which they do decides their results.
+    Random ops draw from one generator, so the order in which they do decides their results. And stages of a pipeline that sent and received
+    in other orders might wait for one another for ever.
     """
-    random = [i for i, op in enumerate(graph.ops) if is_random(graph, op)]
-    if len(random) < 2:
-        return graph.producers
     before: list[Sequence[int]] = list(graph.producers)
-    for earlier, later in pairwise(random):
-        before[later] = tuple(dict.fromkeys((*before[later], earlier)))
+    for sort in ([i for i, op in enumerate(graph.ops) if is_random(graph, op)], [i for i, op in enumerate(graph.ops) if op.message]):
+        for earlier, later in pairwise(sort):
+            before[later] = tuple(dict.fromkeys((*before[later], earlier)))
     return before
 
 
