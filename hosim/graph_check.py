@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from hosim.errors import GraphError
-from hosim.graph_parts import DEVICE, KINDS, Op, Tensor
+from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
 from hosim.units import LARGEST
 
 
@@ -26,6 +27,8 @@ def check_graph(
 def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     """Whether nothing but names contradicts itself: the rules of :func:`_explain` in less time, without saying which is broken."""
     if len({op.processor for op in ops}) > 1 and len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops}):
+        return False
+    if _taken_streams(ops):
         return False
     sizes = [tensor.size_bytes for tensor in tensors]
     if not {tensor.kind for tensor in tensors} <= frozenset(KINDS) or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
@@ -64,6 +67,24 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     return True
 
 
+def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
+    """By position, the ops that may move to a stream that has ops of another processor, each with that stream.
+
+    An op that moves to another processor is on the stream of that name there, one that moves to the device on the main stream.
+    """
+    if not any([op.also_on for op in ops]):
+        return {}
+    owner = {op.stream: op.processor for op in ops}
+    count = Counter([op.stream for op in ops])
+    taken: dict[int, str] = {}
+    for i, op in enumerate(ops):
+        for name, _ in op.also_on:
+            stream = name or MAIN_STREAM
+            if owner.get(stream, name) != name and (stream != op.stream or count[stream] > 1):
+                taken.setdefault(i, stream)
+    return taken
+
+
 def _wrong_processors(op: Op) -> str:
     """What is wrong with the other processors of an op; empty if nothing is."""
     names = [op.processor, *[name for name, _ in op.also_on]]
@@ -92,7 +113,7 @@ def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
         if tensor.size_bytes > LARGEST:
             raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
     names.clear()
-    written, processors = bytearray(len(tensors)), dict[str, str]()
+    written, processors, taken = bytearray(len(tensors)), dict[str, str](), _taken_streams(ops)
     for i, op in enumerate(ops):
         if not op.name or op.name in names:
             raise GraphError(f"op name {op.name!r} is {'listed twice' if op.name else 'empty'}", where=f"ops[{i}].name")
@@ -108,6 +129,9 @@ def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
                 raise GraphError(_too_large(value), where=f"ops[{i}].{label}")
         if op.also_on and (wrong := _wrong_processors(op)):
             raise GraphError(f"op {op.name!r}: {wrong}", where=f"ops[{i}].also_on")
+        if i in taken:
+            message = f"op {op.name!r} may move to the stream {taken[i]!r}, which has ops of another processor; give these another stream"
+            raise GraphError(message, where=f"ops[{i}].also_on")
         for label in ("inputs", "outputs", "mutates"):
             listed: tuple[int, ...] = getattr(op, label)
             for j, t in enumerate(listed):

@@ -40,7 +40,9 @@ class Passages:
         self.lower = tuple(tier.name for tier in hardware.tiers if tier.name != self.device)
         self.into = {c.name: c for c in hardware.channels if c.destination == self.device}
         self.out = {c.name: c for c in hardware.channels if c.source == self.device}
-        self.direct = {tier for tier in self.lower if (tier, self.device) in hardware.channel_between} == set(self.lower)
+        joined = hardware.channel_between
+        self.direct = all([(tier, self.device) in joined and (self.device, tier) in joined for tier in self.lower])
+        """Whether a channel joins each tier below to the device tier in both directions, so that nothing crosses in chunks."""
         self._times: dict[tuple[str, int, str], float] = {}
 
     @cached_property

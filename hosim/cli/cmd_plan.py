@@ -112,7 +112,7 @@ def plan(
 
         if made.processors and not json:
             console().print(chosen_processors(made, machine))
-        if made.moved_ops and not json:
+        if made.processors and made.graph.elsewhere and not json:
             say("note: why tensors move is explained for plans with all ops on the device alone")
             return
         with progress(f"{choice.label}: explaining"):

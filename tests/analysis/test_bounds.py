@@ -74,6 +74,28 @@ def test_a_plan_may_move_the_large_tensors_of_a_life_alone(monkeypatch):
     assert lower_bound_ns(graph, op_durations(graph, slow), slow, budget_bytes=100) == 85
 
 
+def test_what_leaves_in_chunks_takes_the_time_of_chunks():
+    """a of 60 B comes back from the disk directly but goes there by way of host memory: 10 B at a time, quicker than 60 at once."""
+    tiers = Tier("hbm", 100, 1000 * GB, "device"), Tier("ddr", 10, 100 * GB), Tier("nvme", 1000, 100 * GB)
+    channels = (
+        Channel("h2d", "ddr", "hbm", GB),
+        Channel("read", "nvme", "hbm", GB),
+        Channel("d2h", "hbm", "ddr", GB, curve=((10, GB), (60, GB // 10))),
+        Channel("write", "ddr", "nvme", GB),
+    )
+    machine = Hardware("chunks", tiers, channels, Compute({}), chunk_bytes=10)
+    b = GraphBuilder("chunks")
+    b.tensor("in", 1, "input")
+    b.op("p", "any", inputs=["in"], outputs=[b.tensor("a", 60)], duration_ns=1)
+    b.op("q", "any", inputs=["in"], duration_ns=1, workspace_bytes=90)
+    b.op("r", "any", inputs=["a"], duration_ns=1)
+    graph = b.build()
+    moved = CacheOp(STORE, 1, "hbm", "nvme", 0), CacheOp(DETACH, 1, "hbm", None, 0), CacheOp(PREFETCH, 1, "nvme", "hbm", 1)
+    result = replay(Plan(graph, "by hand", moved), machine)
+    assert result.makespan_ns == 1 + 6 * (10 + 10) + 1 + 60 + 1  # p; chunks, for one of which there is room; q; a comes up; r
+    assert 123 <= bound(graph, machine) <= 183
+
+
 def two_weights(seconds=50):
     b = GraphBuilder("two")
     b.tensor("v", 30, "parameter", home="ddr")

@@ -150,3 +150,9 @@ def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(llama: 
     assert len(tensors) == 20
     assert all(name.endswith((".weight", "_cache")) for name in tensors)
     assert sum(line.startswith("Empty: recompute. Not shown: uses, idle, score; ") for line in shown) == 1
+
+
+def test_ops_on_other_processors_are_not_explained() -> None:
+    outcome = hosim("plan", "gpt2:layers=1:phase=train:sequence=16:optimizer_on=ddr", "-H", "h100", "-p", "layerwise", "--explain")
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert "runs on the processor of 'ddr': why tensors move is explained for plans with all ops on the device" in outcome.stderr

@@ -91,6 +91,14 @@ def test_what_an_op_may_run_on_is_checked():
     with pytest.raises(GraphError) as error:
         workload({}, {"f": {"ns": 1, "also_on": {"ddr": -2}}})
     assert str(error.value) == "ops[0].also_on: op 'f': expected a duration of at least 0 and up to 2^63-1, got -2"
+    other = "has ops of another processor; give these another stream"
+    with pytest.raises(GraphError) as error:
+        workload({}, {name: {"ns": 1, "stream": "compute", "processor": "ddr", "also_on": {"": 2}} for name in "fg"})
+    assert str(error.value) == f"ops[0].also_on: op 'f' may move to the stream 'compute', which {other}"
+    workload({}, {"f": {"ns": 1, "stream": "compute", "processor": "ddr", "also_on": {"": 2}}})  # it takes its stream along
+    with pytest.raises(GraphError) as error:
+        workload({}, {"g": {"ns": 1, "stream": "ddr"}, "f": {"ns": 1, "also_on": {"ddr": 2}}})
+    assert str(error.value) == f"ops[1].also_on: op 'f' may move to the stream 'ddr', which {other}"
 
 
 @pytest.mark.parametrize("policy", ["hyperoffload", "optimal"])

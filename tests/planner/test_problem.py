@@ -14,6 +14,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload.problem import analyse, check_floor, unhindered
+from hosim.policies import registry
 from hosim.schedule.lower_tiers import fastest_tiers
 
 
@@ -188,3 +189,36 @@ def test_on_one_stream_ops_follow_each_other(durations: list[int]) -> None:
 def test_gaps_are_plain_data() -> None:
     assert Gap(0, 1, 3, 0, True) == Gap(0, 1, 3, 0, True)
     assert hash(Gap(0, 1, 3, 0, True)) == hash(Gap(0, 1, 3, 0, True))
+
+
+def with_a_rom(*more: Channel) -> Hardware:
+    """Host memory, and a tier of which contents can only be read."""
+    tiers = Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11), Tier("rom", 1000, 10**10)
+    both = Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)
+    return Hardware("with a rom", tiers, (*both, *more), Compute({}))
+
+
+def weights_in_rom(count: int, mutates: bool = False) -> Graph:
+    b = GraphBuilder("rom")
+    for k in range(count):
+        w = b.tensor(f"w{k}", 40, "parameter", "rom")
+        read = [w, *([f"a{k - 1}"] if k else [])]
+        b.tensor(f"a{k}", 10)
+        b.op(f"f{k}", "matmul", inputs=read[mutates:], mutates=[w] if mutates else [], outputs=[f"a{k}"], duration_ns=50)
+    return b.build()
+
+
+def test_a_home_from_which_contents_only_come_up():
+    """Six weights of 40 B come up, two of them at once with what is computed: 40 ns, then six ops of 50 ns."""
+    hardware = with_a_rom(Channel("rom_read", "rom", "hbm", 10**9))
+    plan = registry.get("hyperoffload").plan(weights_in_rom(6), hardware)
+    assert replay(plan, hardware).makespan_ns == 40 + 6 * 50
+
+
+@pytest.mark.parametrize(
+    ("channels", "mutates", "ends"),
+    [((), False, "from rom to hbm"), ((Channel("rom_read", "rom", "hbm", 10**9),), True, "from hbm to rom")],
+)
+def test_a_home_without_a_way_is_named(channels, mutates, ends):
+    with pytest.raises(InfeasibleError, match=f"no channels of with a rom lead {ends}"):
+        analyse(weights_in_rom(2, mutates), with_a_rom(*channels))

@@ -25,6 +25,7 @@ from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCA
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
 from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
+from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
@@ -132,10 +133,12 @@ class Explanation:
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within ``budget_bytes`` of the device tier shows.
 
-    Raises :class:`InputError` for a plan whose policy decides during the replay, and :class:`InfeasibleError` for one that does not fit.
+    Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on other processors, and
+    :class:`InfeasibleError` for one that does not fit.
     """
     if plan.runtime is not None:
         raise InputError(f"policy {plan.policy} decides during the replay: there is no plan to explain")
+    refuse_other_processors(plan.graph, "why tensors move is explained for plans with all ops on the device")
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
     if not result.feasible or timeline is None:

@@ -20,7 +20,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import refuse_other_processors
-from hosim.schedule.lower_tiers import LowerTier, fastest_tiers
+from hosim.schedule.lower_tiers import LowerTier, fastest_tiers, route
 from hosim.units import human_size
 
 
@@ -50,14 +50,31 @@ class Problem:
         return max(self.end_ns, default=0)
 
 
+def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]) -> None:
+    """Raise :class:`InfeasibleError` where no channels lead up from a home below to an op that reads it first, or back to it."""
+    ends = set()
+    for t, home in starts_below.items():
+        users = graph.users[t]
+        if users and t in graph.ops[users[0]].reads:
+            ends.add((home, hardware.device_tier))
+        if graph.survives[t] and graph.writers[t]:
+            ends.add((hardware.device_tier, home))
+    for start, end in sorted(ends):
+        route(hardware, (start,), end)
+
+
 def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequence[int]] | None = None) -> Problem:
-    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits)."""
+    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits).
+
+    Raises :class:`InfeasibleError` where no channels lead from a home below, or back to it.
+    """
     durations = op_durations(graph, hardware)
     start, end = times or unhindered(graph, durations)
     below = fastest_tiers(machine_of_copies(graph, hardware))
     refuse_other_processors(graph, "the planner plans for ops of the device alone")
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
+    _ways_home(graph, hardware, starts_below)
     gaps: list[Gap] = []
     count = len(graph.ops)
     change = [0] * (count + 2)

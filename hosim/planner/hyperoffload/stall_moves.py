@@ -16,6 +16,7 @@ from random import Random
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START
+from hosim.costmodel.routes import slowest_hop
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, within
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
@@ -74,6 +75,10 @@ class StallMoves:
         self._among = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
         largest = max([self._sizes[t] for t in moved], default=0)
         self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}
+        for name in sorted({*problem.starts_below.values()} - self._up.keys()):  # nothing goes down to these
+            slowest = slowest_hop(problem.hardware, name, problem.hardware.device_tier, largest)
+            if slowest is not None:
+                self._up[name] = slowest.bandwidth_bytes_per_s
         self._starts = list(accumulate(problem.start_ns, max))
         self._large = [t for t in moved if self._sizes[t] * _SMALLEST >= largest] if self._tiers else []
         self._arms = [(kind, scope) for kind in _KINDS for scope in _SCOPES]
