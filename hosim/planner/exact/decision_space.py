@@ -95,7 +95,7 @@ class Space:
 
     @cached_property
     def lower_tight(self) -> tuple[str, ...]:
-        """JoinedTier tiers that could not hold every tensor at once."""
+        """Tiers below that could not hold every tensor at once."""
         everything = sum(tensor.size_bytes for tensor in self.graph.tensors)
         return tuple(tier.name for tier in self.lower if tier.capacity_bytes < everything)
 

@@ -85,7 +85,7 @@ class ChannelTimeline:
         return None
 
 
-def usual_size(sizes: list[int]) -> int:
+def least_size_that_counts(sizes: list[int]) -> int:
     """The size below which tensors make up a twentieth of all bytes."""
     left = sum(sizes) // 20
     for size in sorted(sizes):

@@ -15,7 +15,7 @@ from hosim.analysis.gaps import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
-from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines, usual_size
+from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, least_size_that_counts, left_rates, timelines
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.schedule.lower_tiers import LowerTier
@@ -107,7 +107,7 @@ class GapScoring:
         self.choices: dict[int, TensorChoice] = {}
         self.versions: set[tuple[int, int]] = set()
         self.initial = graph.derived(initial_set)
-        usual = usual_size([self.sizes[gap.tensor] for gap in problem.gaps])
+        usual = least_size_that_counts([self.sizes[gap.tensor] for gap in problem.gaps])
         ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
         self.up: dict[str, ChannelTimeline] = timelines(hardware, ups, usual)
         self.down: dict[str, ChannelTimeline] = timelines(hardware, downs, usual)

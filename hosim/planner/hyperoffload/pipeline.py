@@ -97,7 +97,7 @@ def plan(
 
     ``effort`` scales the number of replays and simulations spent; ``seed`` is that of the search around the stalls. ``placement`` is the
     rule by which a tensor gets its tier below; without one it is the tier that hides most, or what some rule says where that does better.
-    Raises :class:`InfeasibleError`, naming the smallest budget found feasible, if nothing fits.
+    Raises :class:`InfeasibleError`, naming the budget below which no plan can exist, if nothing fits.
     """
     return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement).plan
 

@@ -71,7 +71,7 @@ class _Judged:
 
 
 class PlanSimulator:
-    """Judges choices for a problem within ``budget_bytes``. ``choices`` are the best so far, whose run is kept, and ``cost`` is theirs.
+    """Judges choices for a problem within ``budget_bytes``. ``choices`` are the present ones, whose run is kept, and ``cost`` is theirs.
 
     ``work`` counts what all judgements took, in instants simulated. ``stride`` is how many ops lie between two snapshots.
     """
@@ -146,7 +146,7 @@ class PlanSimulator:
         return self._last.cost
 
     def accept(self, changes: Changes) -> SimulatedCost:
-        """Take changes over into the best choices."""
+        """Take changes over into the present choices."""
         judged = self._last
         if judged is None or judged.changes is not changes or not (judged.trail or judged.pairs == []):
             judged = self._judged(changes, None)

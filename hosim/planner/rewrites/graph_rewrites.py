@@ -217,7 +217,7 @@ def _key(variant: Variant) -> tuple[object, ...]:
 
 
 class _RewriteSearch:
-    """The best outcome so far (None: nothing fits yet)."""
+    """A search over variants of a graph. ``best`` is the best outcome so far; ``None``: nothing fits yet."""
 
     def __init__(self, workload: Graph, hardware: Hardware, budget: int, seed: int, judge: Judge) -> None:
         self.workload = workload
