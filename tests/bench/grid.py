@@ -42,7 +42,7 @@ MOVES = f"{OWN}:recompute=false:reorder=false"
 """The rivals run no op again, and keep the order."""
 VERSION = ", ".join(f"{name} {number}" for name, number in VERSIONS.items())
 """What can change a cell, with its versions."""
-ALIKE = frozenset({VERSION, VERSION.replace("planner 14", "planner 13")})
+ALIKE = frozenset({VERSION, VERSION.replace("planner 15", "planner 14"), VERSION.replace("planner 15", "planner 13")})
 """Versions with the same cells, but for those in :func:`changed`."""
 MIB = 2**20
 
@@ -171,11 +171,16 @@ COLUMNS = tuple(field.name for field in fields(Cell))
 
 
 def changed(row: Mapping[str, str]) -> bool:
-    """Whether planner 14 may plan otherwise for a cell than 13 did.
+    """Whether planner 15 may plan otherwise for a cell than the version that measured it.
 
-    It does where ops may run on several processors, as none of these can, where tiers are behind others, and where 13 found no plan.
+    14 does otherwise than 13 where tiers are behind others, and where 13 found no plan; 15 than 14 where another policy's plan fits several
+    devices and not the share of one. Such a plan was the better one.
     """
-    return row["version"] != VERSION and (row["machine"] == "rtx-4090" or not row["own_ns"])
+    if row["version"] == VERSION:
+        return False
+    if "planner 13" in row["version"] and (row["machine"] == "rtx-4090" or not row["own_ns"]):
+        return True
+    return bool(row["rival_ns"]) and (not row["own_ns"] or int(row["own_ns"]) > int(row["rival_ns"]))
 
 
 def known(out: Path | None) -> list[Cell]:

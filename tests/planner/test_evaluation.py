@@ -1,11 +1,15 @@
 """The cost of choices is what the replay of their plan says; equal plans are replayed once."""
 
+from dataclasses import replace
+
+import pytest
 from toys import hill, machine, plateau
 
-from hosim.cache_plan import AT_START
+from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
+from hosim.hardware import Tier
 from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
-from hosim.planner.hyperoffload.evaluation import Evaluator, PlanCost, plan_cost
+from hosim.planner.hyperoffload.evaluation import Evaluator, PlanCost, of_another, plan_cost
 from hosim.planner.hyperoffload.problem import analyse
 
 
@@ -54,3 +58,26 @@ def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
     outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert evaluate.times(outcome) == ((10, 30, 50), (30, 50, 70))  # f0 waits 10 ns for w0
     assert evaluate.left == 8
+
+
+@pytest.mark.parametrize(("host_bytes", "asked_whole"), [(50, True), (10_000, False)])
+def test_plans_of_others_that_a_share_has_no_room_for_are_replayed_on_the_whole_machine(host_bytes, asked_whole) -> None:
+    """Where a tier below cannot hold all 40 B of tensors; otherwise it cannot be for that."""
+    graph = hill(4)
+    hw = machine()
+    hw = replace(hw, devices=2, tiers=(hw.tiers[0], Tier("ddr", host_bytes, 10**11, "host")))
+    plan = Plan(graph, "another")
+    asked = []
+
+    def judge(plan, hardware, budget_bytes):
+        asked.append(hardware)
+        return replace(replay(plan, hardware, 1000), feasible=hardware is hw)
+
+    assert of_another(judge, plan, hw.fair_share, 1000).feasible is asked_whole
+    assert asked == [hw.fair_share, *([hw] if asked_whole else [])]
+    asked.clear()
+    assert of_another(judge, plan, hw, 1000).feasible
+    assert asked == [hw]
+    evaluate = Evaluator(analyse(graph, hw.fair_share), 1000, "test", 10, judge)
+    assert evaluate({}).cost.infeasible  # the planner's own plans are for a share
+    assert evaluate.plan(plan).cost.infeasible is not asked_whole

@@ -116,14 +116,23 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 
     monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
     if fits:
-        plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+        plan = pipeline.search(graph, hardware.fair_share, 2400, effort=0.0).plan
         assert plan.judgement.source == "least_traffic"
         assert replay(plan, hardware).feasible
     else:
         with pytest.raises(InfeasibleError):
-            registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+            pipeline.search(graph, hardware.fair_share, 2400, effort=0.0)
     assert asked
     assert all(machine is hardware for machine in asked)
+
+
+def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
+    """A share of host memory has 1,306 B. What is on its way takes room there, too, but not that of all eight devices at once."""
+    graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
+    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+    assert plan.judgement.source == "rival"
+    assert replay(plan, hardware).feasible
+    assert not replay(plan, hardware.fair_share).feasible
 
 
 def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeypatch):

@@ -67,8 +67,10 @@ class Evaluator:
         return self._replayed(choices, insert(self.problem, choices, self.policy))
 
     def plan(self, plan: Plan) -> Evaluation:
-        """The outcome of a plan that follows from no choices."""
-        return self._replayed({}, plan)
+        """The outcome of another policy's plan, which follows from no choices (:func:`of_another`)."""
+        alone = self._replayed({}, plan)
+        result = of_another(self.judge, plan, self.problem.hardware, self.budget_bytes, alone.result)
+        return alone if result is alone.result else Evaluation({}, plan, plan_cost(plan, result), result)
 
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
@@ -89,6 +91,21 @@ class Evaluator:
         timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
         assert timeline is not None
         return timeline.op_start_ns, timeline.op_end_ns
+
+
+def of_another(judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None) -> Result:
+    """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does not fit there, on all of it.
+
+    ``alone`` is what it says of it on the share, if that is known.
+    Devices that share a tier do not all need room for a chunk at the same time. So what a share has no room for may fit all the same, and
+    would be better than a plan for the share. That is so only where a tier below cannot hold all tensors.
+    """
+    result, whole = alone or judge(plan, hardware, budget_bytes), hardware.whole
+    if result.feasible or whole is hardware:
+        return result
+    total = sum([tensor.size_bytes for tensor in plan.graph.tensors])
+    full = any([tier.capacity_bytes < total for tier in hardware.tiers if tier.name != hardware.device_tier])
+    return judge(plan, whole, budget_bytes) if full else result
 
 
 def plan_cost(plan: Plan, result: Result) -> PlanCost:

@@ -27,7 +27,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
+from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, of_another, plan_cost
 from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
 from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
@@ -121,7 +121,7 @@ def _or_a_rivals(run: _RewriteSearch, best: Evaluation, others: Others) -> Evalu
         tried.append(name)
         if other is not None and moving_ns(other, run.hardware) < best.cost.makespan_ns:
             plan = replace(other, policy=best.plan.policy)
-            result = run.judge(plan, run.hardware, run.budget)
+            result = of_another(run.judge, plan, run.hardware, run.budget)
             cost = plan_cost(plan, result)
             if cost < best.cost:
                 best = Evaluation({}, replace(plan, judgement=Judgement(RIVAL, {}, None, name)), cost, result)

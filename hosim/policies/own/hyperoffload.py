@@ -19,7 +19,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, plan_cost
+from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, of_another, plan_cost
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import PLANNED, planned_placement
@@ -65,7 +65,7 @@ def plan(
             raise
         fitting = []
         for plan in rivals_at_runtime(graph, hardware, budget_bytes, asked):
-            cost = plan_cost(plan, judge(plan, hardware, budget_bytes))
+            cost = plan_cost(plan, of_another(judge, plan, hardware, budget_bytes))
             if not cost.infeasible:
                 fitting.append((cost, plan))
         if not fitting:
