@@ -28,12 +28,10 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     """Whether nothing but names contradicts itself: the rules of :func:`_explain` in less time, without saying which is broken."""
     if len({op.processor for op in ops}) > 1 and len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops}):
         return False
-    if _taken_streams(ops):
-        return False
     sizes = [tensor.size_bytes for tensor in tensors]
     if not {tensor.kind for tensor in tensors} <= frozenset(KINDS) or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
         return False
-    there, largest = [bool(tensor.persistent or tensor.home) for tensor in tensors], LARGEST
+    there, largest, movable = [bool(tensor.persistent or tensor.home) for tensor in tensors], LARGEST, False
     try:
         for i, op in enumerate(ops):
             inputs, outputs, mutates = op.inputs, op.outputs, op.mutates
@@ -60,11 +58,13 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
                 return False
             if op.duration_ns is not None and not 0 <= op.duration_ns <= largest:
                 return False
-            if op.also_on and _wrong_processors(op):
-                return False
+            if op.also_on:
+                movable = True
+                if _wrong_processors(op):
+                    return False
     except IndexError:  # no tensor has this number
         return False
-    return True
+    return not (movable and _taken_streams(ops))
 
 
 def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
@@ -72,8 +72,6 @@ def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
 
     An op that moves to another processor is on the stream of that name there, one that moves to the device on the main stream.
     """
-    if not any([op.also_on for op in ops]):
-        return {}
     owner = {op.stream: op.processor for op in ops}
     count = Counter([op.stream for op in ops])
     taken: dict[int, str] = {}

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, product
-from math import ceil, prod
+from math import prod
 
 from hosim.analysis.any_processor import fits_on, least_durations, loosened
 from hosim.analysis.bound_search import BoundSearch
 from hosim.analysis.critical_path import earliest_starts, tails
 from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis.linear_program import whole_ns
 from hosim.analysis.op_bandwidth import free_bytes
 from hosim.analysis.passages import Passages
 from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
 from hosim.analysis.processor_bound import processor_bound_ns
 from hosim.analysis.tensor_lives import Life, lives
 from hosim.analysis.traffic_program import Group, Times, TrafficProgram
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor
@@ -43,8 +44,6 @@ _CHOICES = 256
 
 _STREAMS = 64
 """Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
-
-_ROUNDING = 1e-6
 
 
 def lower_bound_ns(
@@ -82,7 +81,7 @@ class LowerBounds:
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._graph = graph
         self._hardware = hardware
-        self._known: dict[tuple[int | None, bool, bool, bool | None], int] = {}
+        self._in_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
         self._any_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
 
     def bound_ns(self, budget_bytes: int | None, makespan_ns: int, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
@@ -91,22 +90,25 @@ class LowerBounds:
         ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
         """
         key = budget_bytes, repeats, homes_kept, compete
-        if key not in self._known:
-            graph, hardware = self._graph, self._hardware
-            starts = homes_below(graph, hardware) if homes_kept else {}
-            durations = op_durations(graph, hardware)
-            self._known[key] = _bound(graph, durations, hardware, starts, budget_bytes, repeats, compete, makespan_ns)
-        return self._known[key]
+        if key not in self._in_order:
+            starts, durations = self._given(homes_kept)
+            self._in_order[key] = _bound(self._graph, durations, self._hardware, starts, budget_bytes, repeats, compete, makespan_ns)
+        return self._in_order[key]
 
     def any_order_ns(self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
         """As :meth:`bound_ns`, on plans that may edit the graph: :func:`hosim.analysis.free_order_bound.free_order_bound_ns`."""
         key = budget_bytes, repeats, homes_kept, compete
         if key not in self._any_order:
-            graph, hardware = self._graph, self._hardware
-            starts = homes_below(graph, hardware) if homes_kept else {}
-            durations = op_durations(graph, hardware)
-            self._any_order[key] = free_order_bound_ns(graph, durations, hardware, budget_bytes, starts, repeats=repeats, compete=compete)
+            starts, durations = self._given(homes_kept)
+            self._any_order[key] = free_order_bound_ns(
+                self._graph, durations, self._hardware, budget_bytes, starts, repeats=repeats, compete=compete
+            )
         return self._any_order[key]
+
+    def _given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
+        """Where tensors start whatever the plan, and how long each op takes."""
+        starts = homes_below(self._graph, self._hardware) if homes_kept else {}
+        return starts, op_durations(self._graph, self._hardware)
 
 
 def _bound(
@@ -137,7 +139,7 @@ def _bound(
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
     if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
         return longest  # everything fits, all the time
-    machine = with_memories(hardware) if (graph.derived(copies_compete) if compete is None else compete) else hardware
+    machine = machine_of_copies(graph, hardware, compete)
     passages = Passages(machine)
     if not passages.into:
         return longest  # nothing comes in: if a plan exists at all, nothing has to
@@ -147,7 +149,7 @@ def _bound(
     free = free_bytes(graph, machine, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)
     found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(enough)
-    return max(longest, ceil(found - _ROUNDING * (found + 1)))
+    return max(longest, whole_ns(found))
 
 
 def _choices(graph: Graph, hardware: Hardware) -> int:

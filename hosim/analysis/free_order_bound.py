@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from hosim.analysis.any_processor import on_any_processor
 from hosim.analysis.step_traffic import step_traffic_ns
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel.memory_traffic import machine_of_copies
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -41,6 +41,5 @@ def free_order_bound_ns(
         busy[op.stream] += durations[i]
         ends.append(max((ends[p] for p in graph.producers[i]), default=0) + durations[i])
     capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
-    machine = with_memories(hardware) if (graph.derived(copies_compete) if compete is None else compete) else hardware
-    traffic = step_traffic_ns(graph, machine, starts, capacity, repeats=repeats and not loose)
+    traffic = step_traffic_ns(graph, machine_of_copies(graph, hardware, compete), starts, capacity, repeats=repeats and not loose)
     return max([0, traffic, *busy.values(), *ends])

@@ -8,13 +8,24 @@ however the multipliers came about (Neumaier and Shcherbina, Mathematical Progra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
 
 _SOLVED, _NOTHING_FITS = 0, 2
 _MARGIN = 1e-7
+_ROUNDING = 1e-6
 
 Term = tuple[int, float]
 """A variable's number and its coefficient."""
+
+
+def whole_ns(bound: float) -> int:
+    """The whole nanoseconds that a bound of floats proves, less what their sums may be off by.
+
+    >>> whole_ns(89.3), whole_ns(90.00001), whole_ns(0.0)
+    (90, 90, 0)
+    """
+    return ceil(bound - _ROUNDING * (bound + 1))
 
 
 class SolverStopped(Exception):  # noqa: N818

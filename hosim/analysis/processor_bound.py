@@ -15,7 +15,7 @@ from math import ceil
 
 from hosim.analysis.any_processor import durations_by_processor, fits_on
 from hosim.analysis.critical_path import stream_predecessors
-from hosim.analysis.linear_program import LinearProgram, SolverStopped, Term
+from hosim.analysis.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.analysis.passages import Passages
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware
@@ -120,7 +120,7 @@ class _ShareProgram:
             if length <= values[self.makespan] * (1 + _ROUNDING):
                 break
             self._at_least_makespan(chain)
-        return max(0, ceil(bound - _ROUNDING * (bound + 1)))
+        return max(0, whole_ns(bound))
 
     def _at_least_makespan(self, sums: Sequence[_Sum]) -> None:
         terms = [(variable, -value) for one in sums for variable, value in one.terms]

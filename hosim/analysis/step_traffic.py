@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 
-from hosim.analysis.linear_program import LinearProgram, SolverStopped, Term
+from hosim.analysis.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.costmodel.transfer_time import channel_bandwidth
 from hosim.graph import Graph
 from hosim.hardware import Channel, Hardware
 
 _NS_PER_S = 10**9
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,9 @@ def step_traffic_ns(
     program = _StepProgram(hardware, sizes, total)
     program.rooms(capacity_bytes)
     program.paths()
-    found = program.least_ns()
+    found = whole_ns(program.least_ns())
     latency = min([c.latency_ns for c in hardware.channels if device in (c.source, c.destination)], default=0)
-    return ceil(found - _ROUNDING * (found + 1)) + latency if found > _ROUNDING else 0
+    return found + latency if found > 0 else 0
 
 
 def _sizes(graph: Graph, hardware: Hardware, starts: Mapping[int, Sequence[str]], repeats: bool) -> Counter[_Alike]:
@@ -94,13 +92,9 @@ class _StepProgram:
     def _bytes_per_ns(self, channel: Channel) -> float:
         return channel_bandwidth(self.hardware, channel.name) / _NS_PER_S
 
-    def _lying(self, tier: str, **wanted: bool) -> list[Term]:
-        """What lies in a tier of the kinds that have all these properties."""
-        return [
-            (share, self.parts[alike])
-            for (alike, where), share in self.shares.items()
-            if where == tier and all([getattr(alike, name) == value for name, value in wanted.items()])
-        ]
+    def _less(self, tier: str, which: str) -> list[Term]:
+        """Less what lies in a tier of the kinds that are ``needed``, ``read``, ``kept`` or ``written``."""
+        return [(share, -self.parts[alike]) for (alike, where), share in self.shares.items() if where == tier and getattr(alike, which)]
 
     def rooms(self, capacity_bytes: int) -> None:
         """What lies in a tier at time 0, and at the end, has room there."""
@@ -108,9 +102,8 @@ class _StepProgram:
         for tier in hardware.tiers:
             device = tier.name == hardware.device_tier
             room = capacity_bytes if device else tier.capacity_bytes / hardware.sharers(hardware.tier_scope(tier.name))
-            for wanted in ({"needed": True}, {"kept": True}):
-                held = self._lying(tier.name, **wanted)
-                self.program.at_least([(share, -part) for share, part in held], -room / self.total)
+            for which in ("needed", "kept"):
+                self.program.at_least(self._less(tier.name, which), -room / self.total)
 
     def paths(self) -> None:
         """What lies below and is read leaves its tier, what is written arrives there, and channels and fabrics carry it."""
@@ -121,9 +114,9 @@ class _StepProgram:
         going = {channel.name: program.variable() for channel in out}
         for tier in [tier.name for tier in hardware.tiers if tier.name != hardware.device_tier]:
             left = [(coming[c.name], 1.0 if c.source == tier else -1.0) for c in into if tier in (c.source, c.destination)]
-            program.at_least([*left, *[(share, -part) for share, part in self._lying(tier, read=True)]], 0.0)
+            program.at_least([*left, *self._less(tier, "read")], 0.0)
             arrived = [(going[c.name], 1.0 if c.destination == tier else -1.0) for c in out if tier in (c.source, c.destination)]
-            program.at_least([*arrived, *[(share, -part) for share, part in self._lying(tier, written=True)]], 0.0)
+            program.at_least([*arrived, *self._less(tier, "written")], 0.0)
         carried = {c.name: [each[c.name] for each in (coming, going) if c.name in each] for c in hardware.channels}
         for channel in hardware.channels:
             sharers = hardware.sharers(hardware.channel_scope(channel))

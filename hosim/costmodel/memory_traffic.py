@@ -59,9 +59,14 @@ def copies_compete(graph: Graph) -> bool:
     return any([op.duration_ns is None or op.bytes_accessed for op in graph.ops])
 
 
-def machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:
-    """The machine as the copies of a replay of the graph find it by default; routes are chosen by it. Kept with the graph."""
-    return graph.derived_on(hardware, _machine_of_copies)
+def machine_of_copies(graph: Graph, hardware: Hardware, compete: bool | None = None) -> Hardware:
+    """The machine as the copies of a replay of the graph find it; routes are chosen by it. That by default is kept with the graph.
+
+    ``compete`` says whether copies share the bandwidth of memories, as in :func:`hosim.engine.replay`.
+    """
+    if compete is None:
+        return graph.derived_on(hardware, _machine_of_copies)
+    return with_memories(hardware) if compete else hardware
 
 
 def _machine_of_copies(graph: Graph, hardware: Hardware) -> Hardware:

@@ -12,6 +12,7 @@ from hosim.analysis.bounded_result import bounded
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.step_traffic import step_traffic_ns
 from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.costmodel.memory_traffic import with_memories
 from hosim.edits import Edits
@@ -120,6 +121,14 @@ def test_results_have_it_with_edits_and_without(reorder):
     assert 20 <= result.lower_bound_ns <= result.makespan_ns == 23
 
 
+def tightened(plan: Plan, machine: Hardware) -> Hardware:
+    """The machine with tiers that hold no more than a replay of the plan takes of each."""
+    before = replay(plan, machine)
+    assume(before.feasible)
+    tiers = tuple([replace(tier, capacity_bytes=max(1, before.peak_bytes[tier.name])) for tier in machine.tiers])
+    return replace(machine, tiers=tiers)
+
+
 @given(st.data())
 def test_no_replay_is_faster(data):
     """On machines whose tiers below hold no more than the plan needs of them, and which devices may share."""
@@ -127,10 +136,7 @@ def test_no_replay_is_faster(data):
     graph, machine, plan = data.draw(cases(max_ops=8, max_streams=3, fabrics=True, roomy=None, measured=measured, uneven=True))
     if data.draw(st.booleans()):
         machine = data.draw(several(machine))
-    before = replay(plan, machine)
-    assume(before.feasible)
-    tiers = tuple([replace(tier, capacity_bytes=max(1, before.peak_bytes[tier.name])) for tier in machine.tiers])
-    tight = replace(machine, tiers=tiers)
+    tight = tightened(plan, machine)
     compete = data.draw(st.sampled_from((None, True, False)))
     result = replay(plan, tight, compete=compete)
     assume(result.feasible)
@@ -147,10 +153,7 @@ def test_nor_with_ops_on_other_processors(data):
     machine = sized(machine, graph)
     plan = data.draw(processor_plans(graph, machine))
     assume(not verify(plan, machine))
-    before = replay(plan, machine)
-    assume(before.feasible)
-    tiers = tuple([replace(tier, capacity_bytes=max(1, before.peak_bytes[tier.name])) for tier in machine.tiers])
-    tight = replace(machine, tiers=tiers)
+    tight = tightened(plan, machine)
     result = replay(plan, tight)
     assume(result.feasible)
     own = free_order_bound_ns(graph, op_durations(graph, tight), tight, None, plan.residency(tight.device_tier))

@@ -180,7 +180,7 @@ def changed(row: Mapping[str, str]) -> bool:
         return False
     if "planner 13" in row["version"] and (row["machine"] == "rtx-4090" or not row["own_ns"]):
         return True
-    return bool(row["rival_ns"]) and (not row["own_ns"] or int(row["own_ns"]) > int(row["rival_ns"]))
+    return read(row).worse
 
 
 def known(out: Path | None) -> list[Cell]:

@@ -96,9 +96,9 @@ class Evaluator:
 def of_another(judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None) -> Result:
     """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does not fit there, on all of it.
 
-    ``alone`` is what it says of it on the share, if that is known.
-    Devices that share a tier do not all need room for a chunk at the same time. So what a share has no room for may fit all the same, and
-    would be better than a plan for the share. That is so only where a tier below cannot hold all tensors.
+    ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not all need room for a chunk at the same
+    time. So what a share has no room for may fit all the same, and be better than any plan for the share. That can only be where a tier
+    below cannot hold all tensors.
     """
     result, whole = alone or judge(plan, hardware, budget_bytes), hardware.whole
     if result.feasible or whole is hardware:

@@ -74,7 +74,8 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     refuse_other_processors(graph, "the planner plans for ops of the device alone")
     device = hardware.device_tier
     starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
-    _ways_home(graph, hardware, starts_below)
+    if times is None:  # else it has been replayed
+        _ways_home(graph, hardware, starts_below)
     gaps: list[Gap] = []
     count = len(graph.ops)
     change = [0] * (count + 2)
