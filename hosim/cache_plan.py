@@ -114,9 +114,11 @@ class RuntimePolicy(Protocol):
         """
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Cache ops that would free at least ``wanted_bytes`` for ``op``; empty if there are none.
+        """Cache ops after which at least ``wanted_bytes`` are free for ``op``; empty if there are none.
 
-        Called when the op, or a prefetch it waits for, does not fit and nothing is under way that could change it.
+        ``wanted_bytes`` are all that the op still needs: its workspace, and the tensors it uses that are not there. What
+        ``view.free_bytes`` says is free already counts. Called when the op, or a prefetch it waits for, does not fit and nothing is under
+        way that could change it.
         """
 
 

@@ -216,7 +216,7 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) 
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> why = hosim.explain(hosim.plan(b.build(), "toy", "layerwise"))
     >>> print(str(why).splitlines()[1])
-    If nothing moved, hbm would hold 40 B at op f; the plan holds 40 B at most, within a budget of 100 B.
+    If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.io import check_tiers
     from hosim.planner.hyperoffload.explain import explain as explained

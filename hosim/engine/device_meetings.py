@@ -58,9 +58,10 @@ class Started:
 class DeviceCollectives:
     """The collectives of one device, and what its streams lose by them, by name of the stream.
 
-    ``ranks`` are those of the ops for which devices wait for one another, ``sent`` the bytes of those that cross fabrics. ``waited_ns``
-    is for how long it waited for other devices, ``slowed_ns`` how much longer the exchange took beside transfers. ``queue`` stands for the
-    links that they cross, if there are any. ``proceed`` says when an op ends that nothing but copies can slow down.
+    ``ranks`` are those of the ops for which devices wait for one another, ``sent`` the bytes of those that cross fabrics, of which
+    ``at_once`` can flow at the same time: one a stream. ``waited_ns`` is for how long it waited for other devices, ``slowed_ns`` how much
+    longer the exchange took beside transfers. ``queue`` stands for the links that they cross, if there are any. ``proceed`` says when an
+    op ends that nothing but copies can slow down.
     """
 
     proceed: Callable[[Stream, int, int, int], int]
@@ -70,6 +71,7 @@ class DeviceCollectives:
         everyones: Collectives,
         ranks: Mapping[int, int],
         sent: Mapping[int, int],
+        at_once: int,
         hardware: Hardware,
         device: int,
         channels: int,
@@ -85,7 +87,7 @@ class DeviceCollectives:
         self._recorder = recorder
         self._flowing: dict[IssuedTransfer, Started] = {}
         links = everyones.crossed(hardware, device) if sent else ()
-        self.queue = ChannelQueue(channels, "collectives", 0, 0, 1, links, device) if links else None
+        self.queue = ChannelQueue(channels, "collectives", 0, 0, at_once, links, device) if links else None
         if self.queue is not None:
             self.queue.ended = self._passed
 

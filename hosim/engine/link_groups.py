@@ -264,7 +264,8 @@ def drive_channels(
         own = channel.links[0]
         for link in channel.links:
             capacity[link] = part(bandwidth[link[:2]], link)
-            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]]
+            # the engines of a channel share its bandwidth; collectives have none but that of fabrics, and each may want all of it
+            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]] * (channel.engines if own[0] == "fabric" else 1)
             crossing[link] = crossing.get(link, 0) + 1
         if channel.beside:
             beside.setdefault(own, []).extend([(other, part(carried, own)) for other, carried in channel.beside])

@@ -295,7 +295,7 @@ class _Replay:
         collectives: DeviceCollectives | None = None
         contention = None
         if self.collectives is not None:
-            rest = mine.sent, hardware, position, len(channels), recorder
+            rest = mine.sent, len({graph.ops[i].stream for i in mine.sent}), hardware, position, len(channels), recorder
             if mine.exchanges:
                 collectives = DeviceExchanges(self.collectives, mine.exchanges, *rest)
             else:

@@ -150,10 +150,9 @@ def _peak(explained: Explanation) -> list[str]:
     graph, result = explained.plan.graph, explained.result
     device = explained.hardware.device_tier
     at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
-    held = (
-        f"If nothing moved, {device} would hold {human_size(explained.peak_bytes)}{at}; the plan holds "
-        f"{human_size(result.peak_bytes[device])} at most, within a budget of {human_size(result.budget_bytes)}."
-    )
+    moves = "nothing" if {t.home for t in graph.tensors} <= {None, device} else "what lives below came up at its first use and nothing else"
+    before, after, budget = (human_size(n) for n in (explained.peak_bytes, result.peak_bytes[device], result.budget_bytes))
+    held = f"If {moves} moved, {device} would hold {before}{at}; the plan holds {after} at most, within a budget of {budget}."
     return [held, *origin_lines(graph, explained.hardware)]
 
 

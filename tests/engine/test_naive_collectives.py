@@ -28,7 +28,7 @@ def with_collectives(draw, plan: Plan, machine: Hardware) -> tuple[Plan, Hardwar
     made = replace(plan, graph=Graph(graph.name, graph.tensors, tuple(ops), graph.meta))
     fabrics = [replace(fabric, collectives=draw(st.integers(0, 2))) for fabric in machine.fabrics]
     if draw(st.booleans()):
-        names = tuple(c.name for c in machine.channels)
+        names = tuple(c.name for c in machine.channels) if draw(st.booleans()) else ()
         fabrics.append(Fabric("bus", draw(st.sampled_from((1, 3))) * 10**9, names, "device", draw(st.integers(1, 3))))
     return made, replace(machine, fabrics=tuple(fabrics))
 

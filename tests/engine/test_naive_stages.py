@@ -108,7 +108,7 @@ def sets(draw, compete: bool) -> tuple[list[Plan], object]:
             _even(ops, tensors, *tied_at)
     fabrics = [replace(fabric, collectives=draw(st.integers(0, 2))) for fabric in machine.fabrics]
     if draw(st.booleans()):
-        names = tuple(c.name for c in machine.channels)
+        names = tuple(c.name for c in machine.channels) if draw(st.booleans()) else ()
         fabrics.append(Fabric("bus", draw(st.sampled_from((1, 3))) * 10**9, names, "device", draw(st.integers(1, 3))))
     stages = [replace(p, graph=Graph("drawn", tuple(t), tuple(o))) for p, t, o in zip(made, tensors, ops, strict=True)]
     return stages, replace(machine, fabrics=tuple(fabrics))

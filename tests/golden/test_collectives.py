@@ -129,6 +129,26 @@ def test_devices_share_a_root_with_their_collectives():
     assert (result.slowed_ns, result.peers_ns) == (14, 0)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "others",
+    [(), (Fabric("root", 9 * GB, ("h2d",), "device", 1),), (Fabric("root", 4 * GB, (), "device", 1),)],
+    ids=["none", "wide", "bare"],
+)
+@pytest.mark.parametrize("of", [(), ("h2d",)], ids=["no channel", "a channel"])
+def test_collectives_of_two_streams_share_a_link(of, others, times, devices):
+    # A link of 1 byte a nanosecond, or of 2 that each byte crosses twice. c sends 60 B in 60 ns and d 120 B in 120 ns: each wants all of
+    # the link and has half of it. c is through by 120; by then d has sent 60 B, and sends the rest alone by 180.
+    graph = workload(
+        {},
+        {"c": {"ns": 60, **REDUCE, "sizes": (2, 60)}, "d": {"ns": 120, **REDUCE, "sizes": (2, 120), "stream": "aux"}},
+    )
+    hardware = replace(machine(h2d=2 * GB), devices=devices, fabrics=(Fabric("link", times * GB, of, "device", times), *others))
+    result, ops, _ = ops_of(plan(graph), hardware)
+    assert (ops, result.slowed_ns) == ([[(0, 120), (0, 180)]] * devices, 60 + 60)
+
+
 def test_the_device_that_cannot_go_on_is_named():
     # There is room below for one of two stores. On device 0 w goes and comes back, and c waits for device 1, which waits for room.
     graph = workload({"w": (40, "parameter")}, {"f": {"ns": 10}, "c": {"ns": 5, "kind": "all_reduce", "inputs": ["w"]}})

@@ -152,6 +152,23 @@ def test_what_is_sent_and_copies_on_one_link():
     assert [one.slowed_ns for one in result.stages] == [15, 15]
 
 
+@pytest.mark.parametrize("of", [(), ("h2d",)], ids=["no channel", "a channel"])
+def test_messages_of_two_streams_share_a_link(of):
+    # Each message of 40 B would take 40 ns alone, all that a link of 1 B/ns carries: both at once take 80.
+    ways = {"x": "one", "y": "two"}
+    first = workload(
+        dict.fromkeys(ways, (40, "parameter")),
+        {f"put {m}": {"ns": 40, "inputs": [m], "message": m, "kind": "send", "stream": stream} for m, stream in ways.items()},
+    )
+    last = workload(
+        dict.fromkeys(ways, (40,)),
+        {f"get {m}": {"ns": 40, "outputs": [m], "message": m, "kind": "recv", "stream": stream} for m, stream in ways.items()},
+    )
+    result, found = run([plan(first), plan(last)], replace(machine(), fabrics=(Fabric("link", GB, of, "device", 1),), devices=2))
+    assert found == [{f"{verb} {m}": (0, 80) for m in ways} for verb in ("put", "get")]
+    assert [one.slowed_ns for one in result.stages] == [80, 80]
+
+
 def test_an_exchange_takes_as_long_as_its_longest_op():
     # The table's gradient is summed on the first stage and the last: 20 ns there, 30 here, from when both have come to it.
     def stage(before, ns):

@@ -100,7 +100,8 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
     """Every op ran, for its duration; or longer, where a transfer went on at the tier of its processor and that is told as ``slowed_ns``.
 
     Under jitter the duration is that of the op of the same name in the workload, and then those that run again. A collective has its
-    duration from when the last of its devices has begun it, and the longer one where a transfer went on at a fabric that it crosses.
+    duration from when the last of its devices has begun it, and the longer one where a transfer or another collective went on at a fabric
+    that it crosses.
     """
     ends = {c.name: (c.source, c.destination) for c in hardware.channels}
     moving = {
@@ -109,9 +110,12 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
     lines = [one.timeline for one in every if one.timeline is not None]
     crossed = {name for fabric in hardware.fabrics if fabric.collectives for name in fabric.channels}
     crossing = [(x.start_ns, x.end_ns) for line in lines for x in line.transfers if x.channel in crossed]
+    durations = op_durations(plan.graph, hardware)
+    paced = {i for i, op in enumerate(plan.graph.ops) if pace(op, plan.graph.tensors, hardware, durations[i]) is not None}
+    paced_spans = {(d, i): (line.op_start_ns[i], line.op_end_ns[i]) for d, line in enumerate(lines) for i in paced}
     jitter, known = result.jitter, plan.workload.op_index
     again = slowed = waited = 0
-    for i, duration in enumerate(op_durations(plan.graph, hardware)):
+    for i, duration in enumerate(durations):
         if jitter is not None:
             name = plan.graph.ops[i].name
             who = company(plan.graph.ops[i], device, hardware.devices)[0]
@@ -124,7 +128,7 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
         longer = end - since - duration
         slowed += longer
         here = moving[op.processor or hardware.device_tier]
-        others = here if pace(op, plan.graph.tensors, hardware, duration) is None else crossing
+        others = here if i not in paced else [*crossing, *(span for (d, j), span in paced_spans.items() if (d, j) != (device, i))]
         beside = result.slowed_ns is not None and longer > 0 and any(begin < end and since < stop for begin, stop in others)
         if start < 0 or (longer and not beside):
             name = plan.graph.ops[i].name
