@@ -171,14 +171,13 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
 
-def recomputed_steps(graph: Graph, recompute: Sequence[Recompute]) -> tuple[list[Step], list[int]]:
-    """The ops of ``edited(graph, recompute=recompute)``, and which tensor each of its new tensors stands for; without making that graph.
+def recomputed_positions(graph: Graph, recompute: Sequence[Recompute]) -> list[tuple[int, int]]:
+    """The ops that run again, in the order in which they do, each as its position and that of the op before which it does.
 
-    Raises :class:`GraphError` as :func:`edited` does.
+    Raises :class:`GraphError` as :func:`edited` does, but not for those that would read other contents.
     """
-    walk = _Recomputing(graph, recompute)
-    steps = list(walk.steps())
-    return steps, [t for t, _ in walk.made]
+    before = _Recomputing(graph, recompute).before
+    return [(f, at) for at in sorted(before) for _, f, _ in before[at]]
 
 
 def _positions(graph: Graph, order: Sequence[str]) -> list[int]:

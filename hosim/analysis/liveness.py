@@ -15,9 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from hosim.edits import Recompute, edited, recomputed_steps
 from hosim.graph import KINDS, Graph
-from hosim.graph_users import NONE
 from hosim.result import WORKSPACE
 
 
@@ -71,40 +69,6 @@ def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> 
         change[first] += size
         change[end] -= size
     return [tensors + workspace for tensors, workspace in zip(accumulate(change), workspaces, strict=False)]
-
-
-def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[list[int], list[int]]:
-    """:func:`static_curve` of ``edited(graph, recompute=recompute)``, and the position in ``graph`` of the op that each of its ops runs.
-
-    Where all ops run on the device that graph is not made, which would take most of the time. Raises
-    :class:`hosim.errors.GraphError` as :func:`hosim.edits.edited` does.
-
-    >>> from hosim.graph import GraphBuilder
-    >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"]), b.op("g", "relu", inputs=["a"]), b.op("h", "relu", inputs=["a"])
-    >>> edited_curve(b.build(), [Recompute("f", "h", "f~2")])
-    ([30, 30, 30, 30], [0, 1, 0, 2])
-    """
-    steps, again = recomputed_steps(graph, recompute)
-    ops = [i for i, *_ in steps]
-    if graph.elsewhere:
-        return static_curve(edited(graph, recompute=recompute)), ops
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
-    sizes += [sizes[t] for t in again]
-    first, last = [NONE] * len(sizes), [NONE] * len(sizes)
-    for position, (_, _, inputs, outputs, mutates) in enumerate(steps):
-        for t in inputs + outputs + mutates if mutates else inputs + outputs:
-            if first[t] < 0:
-                first[t] = position
-            last[t] = position
-    for t, survives in enumerate(graph.survives):
-        if survives:
-            last[t] = len(steps) - 1
-    for t in graph.initial:
-        first[t] = 0
-        last[t] = len(steps) - 1 if last[t] < 0 else last[t]
-    held = [(size, begin, end + 1) for size, begin, end in zip(sizes, first, last, strict=True) if begin >= 0]
-    return _summed(held, [graph.ops[i].workspace_bytes for i in ops]), ops
 
 
 def static_peak(graph: Graph) -> StaticPeak:

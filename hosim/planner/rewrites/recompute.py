@@ -11,7 +11,7 @@ reads a tensor that has been written since) is ignored where that is found: the 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -162,13 +162,22 @@ class _RecomputeWalk:
         self.times: dict[int, int] = {}
 
     def run(self) -> tuple[Recompute, ...]:
-        for i, op in enumerate(self.graph.ops):
-            if self.absent:
-                for t in op.reads:
-                    if t in self.absent:
-                        self._make(t, i)
-                self.absent.difference_update(op.outputs)
-            self.absent.update(self.dropped.get(i, ()))
+        ops, users = self.graph.ops, self.graph.users
+        to_come = [i for i in self.dropped if 0 <= i < len(ops)]  # a tensor is dropped there, or an absent one used
+        heapq.heapify(to_come)
+        while to_come:
+            i = heapq.heappop(to_come)
+            if to_come and to_come[0] == i:
+                continue
+            for t in ops[i].reads:
+                if t in self.absent:
+                    self._make(t, i)
+            self.absent.difference_update(ops[i].outputs)
+            for t in self.dropped.get(i, ()):
+                self.absent.add(t)
+                following = bisect_right(users[t], i)
+                if following < len(users[t]):
+                    heapq.heappush(to_come, users[t][following])
         return tuple(self.found)
 
     def _make(self, t: int, at: int) -> None:

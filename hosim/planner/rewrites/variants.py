@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, product
 
-from hosim.analysis.liveness import edited_curve
+import numpy as np
+
+from hosim.analysis.edited_curve import Numbers, edited_curve
 from hosim.cache_plan import Plan
 from hosim.costmodel.transfer_time import channel_bandwidth
 from hosim.edits import Edits, edited, is_random
@@ -94,11 +96,11 @@ class Variants:
         self.edits = edits
         self.recomputable = recomputable
         self.budget = budget
-        self._duration = {op.name: d for op, d in zip(problem.graph.ops, problem.durations, strict=True)}
+        self._durations = np.array(problem.durations, np.int64)
         self._known: dict[frozenset[Drop], Variant] = {}
         self._random = {t for op in problem.graph.ops if is_random(problem.graph, op) for t in op.outputs}
         self._steady = [c for c in recomputable if self._random.isdisjoint([t for t, _ in c.drops])]
-        self._idle = _idle(problem.graph)
+        self._unused, self._over = _idle(problem.graph)
         self._down_ns = self._byte_ns([tier.down for tier in problem.below])
         self._up_ns = self._byte_ns([tier.up for tier in problem.below])
 
@@ -111,33 +113,31 @@ class Variants:
     def _weighed(self, drops: frozenset[Drop]) -> Variant:
         again = recomputes(self.problem.graph, drops)
         held_bytes, ops = edited_curve(self.problem.graph, again)
-        above = [max(0, held - self.budget) for held in held_bytes]
-        durations = [self.problem.durations[i] for i in ops]
-        held_ns = sum([held * ns for held, ns in zip(above, durations, strict=True) if held])
-        again_ns = sum([self._duration[entry.op] for entry in again])
+        above = np.maximum(held_bytes - self.budget, 0)
+        durations = self._durations[ops]
+        held_ns = sum([held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held])
         edits = replace(self.edits, recompute=again)
-        expected_ns = self._expected_ns(ops, above, durations)
-        return Variant(self.problem.graph, edits, drops, again_ns, max(above, default=0), held_ns, expected_ns)
+        again_ns, excess_bytes = int(durations.sum() - self._durations.sum()), int(above.max(initial=0))
+        return Variant(self.problem.graph, edits, drops, again_ns, excess_bytes, held_ns, self._expected_ns(ops, above, durations))
 
-    def _expected_ns(self, ops: Sequence[int], above: Sequence[int], durations: Sequence[int]) -> tuple[float, float]:
+    def _expected_ns(self, ops: Numbers, above: Numbers, durations: Numbers) -> tuple[float, float]:
         """The time of the ops, given by position; or of the transfers before some op, or the ops if that is longer, and the same after it.
 
         What is ``above`` the budget at the op leaves before it and returns after it. Persistent tensors that nothing has used by then may
         be below from the start, and those that nothing uses from then on may stay there.
         """
-        total = sum(durations)
         down_ns, up_ns = _MARGIN * self._down_ns, _MARGIN * self._up_ns
-        moved, some_below, before, first = float(total), float(total), 0, 0
-        idle = 0, 0
-        for i, away, duration in zip(ops, above, durations, strict=True):
-            if i == first:  # it runs for the first time
-                idle, first = self._idle[i], first + 1
-            if away:
-                moved = max(moved, max(before, away * down_ns) + max(total - before, away * up_ns))
-                some_below = max(some_below, max(before, (away - idle[0]) * down_ns) + max(total - before, (away - idle[1]) * up_ns))
-            before += duration
-        exposed = _PART * max(above, default=0) * (self._down_ns + self._up_ns)
-        return moved + exposed, some_below + exposed
+        total = float(durations.sum())
+        exposed = _PART * float(above.max(initial=0)) * (self._down_ns + self._up_ns)
+        full = np.flatnonzero(above)
+        away, before = above[full], (np.cumsum(durations) - durations)[full].astype(float)
+        reached = np.maximum.accumulate(ops)[full]  # the op that runs for the first time, or has done so last
+        found = []
+        for out, back in ((away, away), (away - self._unused[reached], away - self._over[reached])):
+            leaving = np.maximum(before, out.astype(float) * down_ns)
+            returning = np.maximum(total - before, back.astype(float) * up_ns)
+            found.append(float((leaving + returning).max(initial=total)) + exposed)
+        return found[0], found[1]
 
     def _byte_ns(self, channels: Sequence[Channel]) -> float:
         """Nanoseconds for a byte on all of these channels together, those of one direction."""
@@ -241,7 +241,7 @@ def _without(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Dr
     return drops - {candidate.drops[0] for candidate in group}
 
 
-def _idle(graph: Graph) -> list[tuple[int, int]]:
+def _idle(graph: Graph) -> tuple[Numbers, Numbers]:
     """For each op, the bytes of persistent tensors that no op up to it has used, and of those that none uses from it on."""
     unused, over = [0] * (len(graph.ops) + 1), [0] * (len(graph.ops) + 1)
     for t in graph.initial:
@@ -250,7 +250,7 @@ def _idle(graph: Graph) -> list[tuple[int, int]]:
             unused[0] += size
             unused[users[0]] -= size
             over[users[-1] + 1] += size
-    return list(zip(accumulate(unused), accumulate(over), strict=True))[:-1]
+    return np.array(list(accumulate(unused))[:-1]), np.array(list(accumulate(over))[:-1])
 
 
 def promising(variants: Iterable[Variant], waits_ns: int | None) -> list[Variant]:
