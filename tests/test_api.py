@@ -249,7 +249,8 @@ def test_an_explanation_prints_the_tables_of_the_command() -> None:
     assert max(map(len, str(why).splitlines())) <= 120
     assert len(why.text(1)) < len(why.text(2))
     assert why._repr_html_().startswith(
-        "<pre>Plan of layerwise: hosim&#x27;s planner did not judge it.\nIf what lives below came up at its first use and nothing else moved,"
+        "<pre>Plan of layerwise: hosim&#x27;s planner did not judge it.\n"
+        "If what lives below came up at its first use and nothing else moved,"
     )
 
 

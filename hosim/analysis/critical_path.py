@@ -41,12 +41,9 @@ def earliest_starts(graph: Graph, durations: Sequence[int]) -> list[int]:
     return starts
 
 
-def tails(graph: Graph, durations: Sequence[int], after: Sequence[int] | None = None) -> list[int]:
-    """Nanoseconds from each op's start to the end of the longest chain that begins with it.
-
-    ``after`` has, by op position, nanoseconds that must pass between the op's end and the end of everything in any case.
-    """
-    tail = list(after) if after is not None else [0] * len(graph.ops)
+def tails(graph: Graph, durations: Sequence[int]) -> list[int]:
+    """Nanoseconds from each op's start to the end of the longest chain that begins with it."""
+    tail = [0] * len(graph.ops)
     before, producers = stream_predecessors(graph), graph.producers
     for i in range(len(graph.ops) - 1, -1, -1):
         length = tail[i] = tail[i] + durations[i]

@@ -310,12 +310,12 @@ class Model:
             def after_waiting(op: int, awaited: Any, var: AbsenceVars = var, among: range = among) -> Iterator[Any]:
                 """The detach is issued after an op that surely follows ``op``, and what ``op`` waits for takes place."""
                 for x in space.order.first([x for x in among if space.order.ended_by(op, x)]):
-                    literal = self._at_least(var.release, self.end(x))
+                    literal = self.at_least(var.release, self.end(x))
                     cp.add_implication(literal, awaited)
                     yield literal
 
             unsure = min(u for u in space.uses_before(var.absence) if not all(space.order.ended_by(u, x) for x in among))
-            choices = [self._at_least(var.release, self.end(p)) for p in places]
+            choices = [self.at_least(var.release, self.end(p)) for p in places]
             for (other, begin), gone in self.aways.items():
                 if (other, begin) != (t, after) and gone.absence.before > unsure:
                     for u in space.order.first(space.uses_after(gone.absence)):
@@ -327,10 +327,12 @@ class Model:
                     choices += after_waiting(writer, present)
             cp.add_bool_or([~var.away, *choices])
 
-    def _at_least(self, a: Any, b: Any) -> Any:
-        """A literal that implies ``a >= b``."""
+    def at_least(self, a: Any, b: Any, also: Any = None) -> Any:
+        """A literal that implies ``a >= b`` (and ``also``)."""
         literal = self.cp.new_bool_var("")
         self.cp.add(a >= b).only_enforce_if(literal)
+        if also is not None:
+            self.cp.add_implication(literal, also)
         return literal
 
     def _released(self, tensor: int) -> Any:

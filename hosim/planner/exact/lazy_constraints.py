@@ -138,25 +138,18 @@ def forbid(model: Model, conflict: Conflict) -> None:
     model.cp.add(fetched == 1).only_enforce_if(gone)
     model.cp.add(fetched == 0).only_enforce_if(~gone)
     if conflict.op_first:
-        choices = [~gone, _at_least(model, var.back, model.begin(i)), _at_least(model, model.end(i - 1), var.back + 1)]
+        choices = [~gone, model.at_least(var.back, model.begin(i)), model.at_least(model.end(i - 1), var.back + 1)]
         choices += _not_ready(model, i, var.back)
         choices.append(_short(model, i, var.back, 0, need(model.space, i), skip=var))
     else:
-        choices = [~gone, _at_least(model, model.begin(i), var.back), _at_least(model, var.back, model.end(i))]
-        choices += [_at_least(model, model.end(i - 1), model.begin(i))]
+        choices = [~gone, model.at_least(model.begin(i), var.back), model.at_least(var.back, model.end(i))]
+        choices += [model.at_least(model.end(i - 1), model.begin(i))]
         if var.stored:
-            choices.append(_at_least(model, var.release, model.begin(i)))
+            choices.append(model.at_least(var.release, model.begin(i)))
         choices += _busy(model, var, model.begin(i))
         size = model.space.graph.tensors[conflict.tensor].size_bytes
         choices.append(_short(model, i, model.begin(i), 1, size, skip=var))
     model.cp.add_bool_or(choices)
-
-
-def _at_least(model: Model, a: Any, b: Any) -> Any:
-    """A literal that implies ``a >= b``."""
-    literal = model.cp.new_bool_var("")
-    model.cp.add(a >= b).only_enforce_if(literal)
-    return literal
 
 
 def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
@@ -164,12 +157,12 @@ def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
     for other in model.aways.values():
         if other.absence.before == i:
             for tier, fetched in other.fetch.items():
-                literal = _at_least(model, other.back + model.fetch_ns[other.absence.tensor, tier], at + 1)
+                literal = model.at_least(other.back + model.fetch_ns[other.absence.tensor, tier], at + 1)
                 model.cp.add_implication(literal, fetched)
                 yield literal
     for (t, _, tier), (start, present) in model.stores.items():
         if t in model.space.graph.ops[i].writes:
-            literal = _at_least(model, start + model.store_ns[t, tier], at + 1)
+            literal = model.at_least(start + model.store_ns[t, tier], at + 1)
             model.cp.add(start + 1 <= at).only_enforce_if(literal)
             model.cp.add_implication(literal, present)
             yield literal
@@ -182,7 +175,7 @@ def _busy(model: Model, var: AbsenceVars, at: Any) -> Iterator[Any]:
             continue
         for tier, fetched in other.fetch.items():
             if tier in var.fetch:
-                literal = _at_least(model, other.back + model.fetch_ns[other.absence.tensor, tier], at)
+                literal = model.at_least(other.back + model.fetch_ns[other.absence.tensor, tier], at)
                 model.cp.add(other.back + 1 <= var.back).only_enforce_if(literal)
                 model.cp.add_implication(literal, fetched)
                 model.cp.add_implication(literal, var.fetch[tier])
@@ -208,9 +201,9 @@ def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: Abs
             terms.append(size)
             continue
         there = cp.new_bool_var("")
-        choices = [~there, ~var.away, _at_least(model, at, var.back + 1)]
+        choices = [~there, ~var.away, model.at_least(at, var.back + 1)]
         if var.stored:
-            choices.append(_at_least(model, var.release, at + 1 - before))
+            choices.append(model.at_least(var.release, at + 1 - before))
         cp.add_bool_or(choices)
         terms.append(size * there)
     literal = cp.new_bool_var("")

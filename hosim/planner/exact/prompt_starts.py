@@ -168,25 +168,16 @@ def forbid_delay(model: Model, delay: Delay) -> None:
                 model.cp.add(until == var.back + model.fetch_ns[delay.absence[0], tier]).only_enforce_if(fetched)
             at = until
             choices.append(_none_of(model, list(var.fetch.values())))
-    choices.append(_at_least(model, at, model.start[i]))
-    choices += [_at_least(model, model.end(p), at + 1) for p in space.order.last(space.order.direct[i])]
+    choices.append(model.at_least(at, model.start[i]))
+    choices += [model.at_least(model.end(p), at + 1) for p in space.order.last(space.order.direct[i])]
     for (t, _), var in model.aways.items():
         if i in space.uses_after(var.absence):
-            choices += [_at_least(model, var.back + model.fetch_ns[t, w], at + 1, fetched) for w, fetched in var.fetch.items()]
+            choices += [model.at_least(var.back + model.fetch_ns[t, w], at + 1, fetched) for w, fetched in var.fetch.items()]
     for (t, version, tier), (begin, present) in model.stores.items():
         if t in space.graph.ops[i].writes and _written_before(space, t, version, i):
-            choices.append(_at_least(model, begin + model.store_ns[t, tier], at + 1, present))
+            choices.append(model.at_least(begin + model.store_ns[t, tier], at + 1, present))
     choices.append(_short(model, at, need(space, i), then_for=i))
     model.cp.add_bool_or(choices)
-
-
-def _at_least(model: Model, a: Any, b: Any, also: Any = None) -> Any:
-    """A literal that implies ``a >= b`` (and ``also``)."""
-    literal = model.cp.new_bool_var("")
-    model.cp.add(a >= b).only_enforce_if(literal)
-    if also is not None:
-        model.cp.add_implication(literal, also)
-    return literal
 
 
 def _none_of(model: Model, literals: Sequence[Any]) -> Any:

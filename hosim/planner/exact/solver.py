@@ -75,7 +75,6 @@ def solve(
     seed: int = 0,
     largest: int = LARGEST,
     begin: Plan | None = None,
-    policy: str = "optimal",
 ) -> Solution:
     """The best plan within the budget that CP-SAT finds in ``limit`` deterministic seconds with one worker.
 
@@ -93,7 +92,7 @@ def solve(
             f"policy optimal is for small graphs: {graph.name} has {count} gaps that a tensor could spend below, "
             f"and the limit is {largest} (parameter largest)"
         )
-    search = _SolverRun(space, policy, seed)
+    search = _SolverRun(space, seed)
     first = None if space.lower_tight or not space.order.single else serial(space)
     if begin is not None:
         first = search.start_from(begin) or first
@@ -103,9 +102,8 @@ def solve(
 class _SolverRun:
     """One solve: the best plan so far and what is known about all others."""
 
-    def __init__(self, space: Space, policy: str, seed: int) -> None:
+    def __init__(self, space: Space, seed: int) -> None:
         self.space = space
-        self.policy = policy
         self.seed = seed
         self.best: Plan | None = None
         self.best_schedule: Schedule | None = None
@@ -117,7 +115,7 @@ class _SolverRun:
         result = replay(plan, self.space.hardware, self.space.capacity_bytes, record=True)
         if not result.feasible or result.makespan_ns is None:
             return None
-        self.best, self.makespan = replace(plan, policy=self.policy), result.makespan_ns
+        self.best, self.makespan = replace(plan, policy="optimal"), result.makespan_ns
         self.best_schedule = observed(self.space, plan, result)
         return self.best_schedule
 
@@ -210,7 +208,7 @@ class _SolverRun:
 
     def _replay(self, schedule: Schedule, order: list[Placed]) -> int | None:
         """Makespan of the plan with these cache ops, kept if it is the best; None if it breaks a rule or does not fit."""
-        plan = plan_of(self.space, schedule, order, self.policy)
+        plan = plan_of(self.space, schedule, order, "optimal")
         if verify(plan, self.space.hardware, self.space.capacity_bytes):
             return None
         result = replay(plan, self.space.hardware, self.space.capacity_bytes)

@@ -58,7 +58,7 @@ def copies(plan: Plan, hardware: Hardware, timeline: Timeline) -> tuple[Observed
     return tuple(found)
 
 
-def loads(result: Result, timeline: Timeline, slots: int = SLOTS) -> dict[str, tuple[float, ...]]:
-    """For each channel, the share of each of ``slots`` equal parts of the makespan during which a transfer holds an engine."""
+def loads(result: Result, timeline: Timeline) -> dict[str, tuple[float, ...]]:
+    """For each channel, the share of each of :data:`SLOTS` equal parts of the makespan during which a transfer holds an engine."""
     carried, idle = busy(timeline), Spans(())
-    return {name: tuple(carried.get(name, idle).shares(result.makespan_ns or 0, slots)) for name in result.channels}
+    return {name: tuple(carried.get(name, idle).shares(result.makespan_ns or 0, SLOTS)) for name in result.channels}

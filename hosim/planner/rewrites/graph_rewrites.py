@@ -33,10 +33,11 @@ from hosim.planner.hyperoffload.other_plans import Others
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.hyperoffload.soonest_end import moving_ns
+from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
-from hosim.planner.rewrites.variants import DEEPEST, RECIPES, SMALL, Recipe, Variant, Variants, promising
+from hosim.planner.rewrites.variants import DEEPEST, RECIPES, Recipe, Variant, Variants, promising
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""

@@ -22,6 +22,7 @@ from hosim.edits import Edits, edited, is_random
 from hosim.graph import Graph
 from hosim.hardware import Channel
 from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
 
 Recipe = float | tuple[int, int]
@@ -40,10 +41,10 @@ _SHARES = (0.1, 0.25, 0.5, 1.0)
 DEEPEST: tuple[Recipe, ...] = (0.5, (8, 1))
 """Recipes that drop much: where they hardly lower the peak, none does."""
 
-LESS = 0.97
+_PART_LEFT = 0.97
 """The part of what is above the budget that a variant may leave there, and of all waits that its ops run again may take."""
-SMALL, _LOOKS = 200, 400
-"""Ops up to which sets of drops are improved one by one, and how often one is looked at."""
+_LOOKS = 400
+"""How often sets of drops are looked at where they are improved one by one, on small graphs."""
 _GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 60, 120_000, 16
 """How often sets of drops are looked at where they are improved by groups: at most, in ops of all graphs looked at, and at least."""
 _SMALLEST_GROUP = 100
@@ -80,7 +81,7 @@ class Variant:
 
     def needs_less_than(self, plain: Variant) -> bool:
         """Whether it needs much less of the device tier above the budget, at its peak or over the step."""
-        return self.excess_bytes <= LESS * plain.excess_bytes or self.excess_byte_ns <= LESS * plain.excess_byte_ns
+        return self.excess_bytes <= _PART_LEFT * plain.excess_bytes or self.excess_byte_ns <= _PART_LEFT * plain.excess_byte_ns
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -261,7 +262,7 @@ def promising(variants: Iterable[Variant], waits_ns: int | None) -> list[Variant
     """
     if waits_ns is None:
         return sorted(variants, key=lambda variant: variant.weight)
-    worth = [variant for variant in variants if variant.again_ns <= LESS * waits_ns]
+    worth = [variant for variant in variants if variant.again_ns <= _PART_LEFT * waits_ns]
     by = [sorted(worth, key=lambda variant: variant.expected_ns[way]) for way in (0, 1)]
     return list({id(variant): variant for pair in zip(*by, strict=True) for variant in pair}.values())
 
