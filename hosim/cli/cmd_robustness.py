@@ -52,7 +52,7 @@ def robustness(
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
     from hosim.study.ideal import ideal_ns
-    from hosim.study.robustness import percentiles
+    from hosim.study.robustness import failures, percentiles
     from hosim.study.robustness import robustness as drawn
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
@@ -62,11 +62,14 @@ def robustness(
     budget_bytes = budget_of(budget, graph, machine)
     say_notes(graph, machine)
     with progress() as tell:
-        figures = percentiles(drawn(graph, machine, choices, budget_bytes, jitter, runs, tell))
+        frame = drawn(graph, machine, choices, budget_bytes, jitter, runs, tell)
+        figures, failed = percentiles(frame), failures(frame)
         alone_ns = ideal_ns(graph, machine)
     if json:
-        print_json(report.to_dict(figures, graph, machine, budget_bytes, jitter, alone_ns))
+        print_json(report.to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns))
     else:
         console().print(report.robustness(figures, jitter, alone_ns))
+        if failed:
+            console().print(report.reasons(figures, failed))
     if figures["nominal"].isna().all():
         raise typer.Exit(InfeasibleError.exit_code)

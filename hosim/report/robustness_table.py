@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.report.printed import open_table
+from hosim.plain_text import counted
+from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, multiple, percent
 from hosim.result import slowdown
 from hosim.units import human_size, human_time
@@ -42,20 +45,42 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int) -> Table:
             for column in _COLUMNS
         ]
         cells.insert(after, multiple(slowdown(_whole(figures.loc["makespan_ns", "p95"]), ideal_ns)))
-        nothing = infeasible == runs
+        nothing = infeasible == runs and _whole(figures.loc["makespan_ns", "nominal"]) is None
         row = [NOTHING] * len(cells) if nothing else cells
         table.add_row(str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
     return table
 
 
-def to_dict(percentiles: DataFrame, graph: Graph, hardware: Hardware, budget_bytes: int, jitter: Jitter, ideal_ns: int) -> dict[str, Any]:
-    """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit."""
+def reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
+    """Of each policy with runs that do not fit, how many these are and why the first of them does not."""
+    lines = []
+    for policy, group in percentiles.groupby("policy", sort=False):
+        infeasible, runs = int(group["infeasible"].iloc[0]), int(group["runs"].iloc[0])
+        if infeasible:
+            lines.append(f"{policy}: {infeasible} of {counted(runs, 'run')} fail, the first as follows: {failures[str(policy)]}")
+    return paragraph(*lines)
+
+
+def to_dict(
+    percentiles: DataFrame,
+    failures: Mapping[str, str],
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter,
+    ideal_ns: int,
+) -> dict[str, Any]:
+    """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit.
+
+    ``error`` is why the first run that does not fit does not.
+    """
     policies = []
     for policy, group in percentiles.groupby("policy", sort=False):
         figures = group.set_index("figure")
         row: dict[str, Any] = {"policy": policy, "runs": int(group["runs"].iloc[0]), "infeasible": int(group["infeasible"].iloc[0])}
         for figure, _, _ in _SHOWN:
             row[figure] = {column: _whole(figures.loc[figure, column]) for column in _COLUMNS}
+        row["error"] = failures.get(str(policy))
         row["slowdown"] = {column: slowdown(makespan, ideal_ns) for column, makespan in row["makespan_ns"].items()}
         policies.append(row)
     return {

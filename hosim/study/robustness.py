@@ -123,3 +123,9 @@ def percentiles(frame: DataFrame) -> DataFrame:
             rows.append((policy, figure, runs, runs - len(values), nominal[figure] if nominal["feasible"] else None, *at))
     columns = ["policy", "figure", "runs", "infeasible", "nominal", *(f"p{p}" for p in PERCENTILES)]
     return DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], "Int64"))
+
+
+def failures(frame: DataFrame) -> dict[str, str]:
+    """Why the first run that does not fit, of the rows of :func:`robustness`, does not; by policy, those with such runs alone."""
+    failed = frame[~frame["feasible"]].groupby("policy", sort=False)["error"].first()
+    return {str(policy): str(error) for policy, error in failed.items()}

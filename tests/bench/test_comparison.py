@@ -80,9 +80,9 @@ def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
     write(file, [fine, replace(fine, share="60%", version="planner 1")])
     assert known(file) == [fine]
     earlier = VERSION.replace("replay 6", "replay 5")
-    before = replace(fine, share="45%", version=earlier.replace("planner 15", "planner 13"))
+    before = replace(fine, share="45%", version=earlier.replace("planner 16", "planner 13"))
     write(file, [before, replace(before, machine="rtx-4090"), replace(before, machine="n", own_ns=None)])
-    last = replace(fine, share="30%", version=earlier.replace("planner 15", "planner 14"))
+    last = replace(fine, share="30%", version=earlier.replace("planner 16", "planner 14"))
     write(file, [last, replace(last, machine="n", rival_ns=9), replace(last, machine="m2", rival_ns=10)])
     kept = replace(fine, share="30%")
     assert known(file) == [fine, replace(fine, share="45%"), kept, replace(kept, machine="m2", rival_ns=10)]

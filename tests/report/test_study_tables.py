@@ -14,7 +14,7 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.report import studies
 from hosim.report.device_table import devices
-from hosim.report.robustness_table import robustness, to_dict
+from hosim.report.robustness_table import reasons, robustness, to_dict
 from hosim.report.routing_table import predictions
 from hosim.result import DeviceFigures, Result, Spread
 from hosim.study.prediction_quality import Mispredictions
@@ -221,12 +221,21 @@ def test_robustness() -> None:
     """)
 
 
+def test_what_fits_without_jitter_alone_has_its_figures() -> None:
+    rows = [("a", 9, 9, figure, value, None, None) for figure, value in (("makespan_ns", 10), ("stall_ns", 0), ("peak_bytes", 5))]
+    frame = pd.DataFrame(rows, columns=["policy", "runs", "infeasible", "figure", "nominal", "p50", "p95"])
+    shown = " ".join(lines(robustness(frame, Jitter(1, 0.1), 10))[-1].split())
+    fails = "does not fit does not fit"
+    assert shown == f"a 0 of 9 10 ns {fails} - 0 ns {fails} 5 B {fails}"
+
+
 def test_robustness_as_data() -> None:
     rows = [("a", 9, 2, "makespan_ns", 10, 11, None), ("a", 9, 2, "stall_ns", 12, 13, 14), ("a", 9, 2, "peak_bytes", None, 16, 17)]
     rows += [("b", 9, 0, "makespan_ns", 20, 21, 22), ("b", 9, 0, "stall_ns", 23, 24, 25), ("b", 9, 0, "peak_bytes", 26, 27, 28)]
     frame = pd.DataFrame(rows, columns=["policy", "runs", "infeasible", "figure", "nominal", "p50", "p95"])
     graph = GraphBuilder("toy").build()
-    assert to_dict(frame, graph, replace(MACHINE, devices=4), 99, Jitter(17, 0.02, 0.053), 20) == {
+    failed = {"a": "out of memory"}
+    assert to_dict(frame, failed, graph, replace(MACHINE, devices=4), 99, Jitter(17, 0.02, 0.053), 20) == {
         "format": "hosim.robustness/1",
         "workload": "toy",
         "hardware": "m",
@@ -242,6 +251,7 @@ def test_robustness_as_data() -> None:
                 "makespan_ns": {"nominal": 10, "p50": 11, "p95": None},
                 "stall_ns": {"nominal": 12, "p50": 13, "p95": 14},
                 "peak_bytes": {"nominal": None, "p50": 16, "p95": 17},
+                "error": "out of memory",
                 "slowdown": {"nominal": 0.5, "p50": 0.55, "p95": None},
             },
             {
@@ -251,11 +261,13 @@ def test_robustness_as_data() -> None:
                 "makespan_ns": {"nominal": 20, "p50": 21, "p95": 22},
                 "stall_ns": {"nominal": 23, "p50": 24, "p95": 25},
                 "peak_bytes": {"nominal": 26, "p50": 27, "p95": 28},
+                "error": None,
                 "slowdown": {"nominal": 1.0, "p50": 1.05, "p95": 1.1},
             },
         ],
     }
     assert styles(robustness(frame, Jitter(1, 0.1), 20)) == ["red", None]
+    assert str(reasons(frame, failed)) == "a: 2 of 9 runs fail, the first as follows: out of memory"
 
 
 def test_predictions_of_routing() -> None:

@@ -20,6 +20,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, of_another, plan_cost
+from hosim.planner.hyperoffload.late_issue import sturdier
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.placement import PLANNED, planned_placement
@@ -59,7 +60,8 @@ def plan(
         asked, search = None, partial(graph_rewrites.search, reorder=reorder, recompute=recompute)
     others = partial(static_rivals, placement=asked) if rivals else None
     try:
-        return search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
+        found = search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
+        return sturdier(found, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:
             raise
