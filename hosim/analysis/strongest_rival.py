@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hosim.result import Result
 
-OURS = "hyperoffload"
-NO_RIVALS = (OURS, "hybrid", "optimal")
+OURS, OPTIMUM = "hyperoffload", "optimal"
+NO_RIVALS = (OURS, "hybrid", OPTIMUM)
 """Policies that are no rivals: hosim's planner, what uses it, and the optimum."""
 
 

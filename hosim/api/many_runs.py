@@ -53,8 +53,8 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are compared.
     policies
         The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
-        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for every registered policy, and for ``hyperoffload`` where
-        machines are compared.
+        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
+        ``optimal``, and for ``hyperoffload`` where machines are compared.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
 
@@ -316,7 +316,8 @@ def robustness(
         What to run it on: a name, a path, a mapping or a profile.
     policies
         The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
-        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for every registered policy.
+        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
+        ``optimal``.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     runs

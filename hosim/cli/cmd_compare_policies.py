@@ -65,7 +65,8 @@ Policies = Annotated[
         "--policies",
         "-p",
         metavar="A,B,...",
-        help="Policies to compare, separated by commas; set a parameter as in lookahead:k=4.  [default: all of 'hosim policies']",
+        help="Policies to compare, separated by commas; set a parameter as in lookahead:k=4.  "
+        "[default: all of 'hosim policies' but models of whole systems, hybrid and optimal]",
     ),
 ]
 

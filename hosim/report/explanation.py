@@ -33,6 +33,7 @@ ROWS = 20
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _NS_PER_S = 10**9
+_COLUMNS = ("bytes", "uses", "idle", "recompute", "score")
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +85,8 @@ def summary(explained: Explanation) -> RenderableType:
     for line in explained.lines:
         of.setdefault(line.gap.tensor, []).append(line)
     ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
-    title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak. The score decided."
+    title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak."
+    title += " The score decided." if any(line.score is not None for line in explained.lines) else ""
     table = open_table(title, spare=("recompute", "uses", "idle", "score"))
     table.add_column("tensor")
     for column in _COLUMNS:
@@ -105,9 +107,6 @@ def summary(explained: Explanation) -> RenderableType:
         load(explained),
         paragraph(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
     )
-
-
-_COLUMNS = ("bytes", "uses", "idle", "recompute", "score")
 
 
 def _figures(line: Line) -> tuple[str, ...]:
@@ -150,10 +149,11 @@ def _peak(explained: Explanation) -> list[str]:
     graph, result = explained.plan.graph, explained.result
     device = explained.hardware.device_tier
     at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
+    at += ", with ops one at a time as they are listed" if len(graph.streams) > 1 else ""
     moves = "nothing" if {t.home for t in graph.tensors} <= {None, device} else "what lives below came up at its first use and nothing else"
     before, after, budget = (human_size(n) for n in (explained.peak_bytes, result.peak_bytes[device], result.budget_bytes))
-    held = f"If {moves} moved, {device} would hold {before}{at}; the plan holds {after} at most, within a budget of {budget}."
-    return [held, *origin_lines(graph, explained.hardware)]
+    held = f"{device} would hold {before}{at}; the plan holds {after} at most, within a budget of {budget}."
+    return [f"If {moves} moved, {held}", *origin_lines(graph, explained.hardware)]
 
 
 def counts(explained: Explanation) -> str:
@@ -163,7 +163,7 @@ def counts(explained: Explanation) -> str:
     reasons = sorted(Counter(line.reason for line in found).items(), key=_most_first)
     parts = ", ".join(f"{number:,} {REASONS[reason]}" for reason, number in reasons)
     tensors, have = counted(explained.without_gap_tensors, "tensor"), "has" if explained.without_gap_tensors == 1 else "have"
-    short = f"{tensors} ({human_size(explained.without_gap_bytes)}) {have} no gap: short-lived, never moved"
+    short = f"{tensors} ({human_size(explained.without_gap_bytes)}) {have} no gap between uses to be away in"
     used = f"{counted(len(found), 'gap')}, {len(moved):,} used" + (f" ({parts})" if parts else "")
     return f"{used}; {short}.\nCache ops: {counted_cache_ops(plan)}."
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hosim.analysis.liveness import needed_bytes
-from hosim.analysis.strongest_rival import OURS, strongest_rival
+from hosim.analysis.strongest_rival import OPTIMUM, OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.left_out import notes
@@ -33,7 +33,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
     parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware)]
-    parts += [strongest(results), intervals(results), effort(results)]
+    parts += [strongest(results), unproved(results), intervals(results), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
@@ -196,6 +196,17 @@ def strongest(results: Sequence[Result]) -> Text:
     return paragraph(f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.", space=True)
 
 
+def unproved(results: Sequence[Result]) -> Text:
+    """A line for each optimum that the solver has not proved; nothing where it has, or was not asked."""
+    unsure = [r for r in results if r.policy.partition(":")[0] == OPTIMUM and (r.lower_bound_ns or 0) < (r.makespan_ns or 0)]
+    lines = [
+        f"{r.policy} is not proved to be the optimum: there may be plans that take {human_time(r.lower_bound_ns)} or more."
+        for r in unsure
+        if r.lower_bound_ns is not None
+    ]
+    return paragraph(*lines, space=True)
+
+
 def least_bound(results: Iterable[Result]) -> int | None:
     """The smallest lower bound of the results that fit, which no plan from any of their starts can beat; ``None`` if there is none."""
     return min((r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None), default=None)
@@ -351,7 +362,7 @@ def _too_near(best: Result, slower: Sequence[Result]) -> str:
     off = percent(best.makespan_high_ns - best.makespan_ns, best.makespan_ns)
     return (
         f" {best.policy} and {following.policy} differ by {apart}, which is less than the {off} by which op times may make them longer:"
-        " both plans have the same errors, but which of them is faster is not certain."
+        " hosim cannot say which of them is faster on the real machine; measured op times would tell."
     )
 
 

@@ -86,10 +86,11 @@ def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
 
 
 def parse_choices(text: str | None, routed: bool = False, graph: Graph | None = None) -> list[PolicyChoice]:
-    """Choices from a comma-separated list; ``None`` stands for every registered policy with its defaults.
+    """Choices from a comma-separated list; ``None`` stands for all that a comparison runs by default.
 
-    ``None`` leaves out policies that need a routing unless the workload is ``routed``, policies for small graphs alone, and policies that
-    refuse ``graph`` because of the processors that its ops run on.
+    These are the registered policies at their defaults, but for those that need a routing unless the workload is ``routed``, those that run
+    by name only (models of whole systems, and the optimum of small graphs), and those that refuse ``graph`` because of the processors that
+    its ops run on.
     """
     if text is None:
         every = [registry.get(name) for name in registry.names()]

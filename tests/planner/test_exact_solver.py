@@ -16,6 +16,7 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
+from hosim.analysis.bounded_result import bounded
 from hosim.analysis.bounds import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.costmodel.op_time import op_durations
@@ -295,6 +296,9 @@ def test_the_policy_and_its_parameters():
     drawn = instance(5)
     plan = registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5.0)
     assert plan.policy == "optimal"
+    result = bounded(replay(plan, drawn.hardware, drawn.budget_bytes), plan, drawn.hardware, drawn.budget_bytes)
+    assert plan.proof is not None
+    assert result.lower_bound_ns == result.makespan_ns == plan.proof.bound_ns
     with pytest.raises(InputError, match=r"small graphs.*largest"):
         registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, largest=3)
 

@@ -395,7 +395,7 @@ def test_how_sure_a_makespan_is() -> None:
     assert not tables.intervals([sure]).plain
     assert tables.verdict([fast, far, near]).endswith(
         "; far takes 1.10x as long, near takes 1.02x as long. fast and near differ by 2.0 %, which is less than the 10 % by which op"
-        " times may make them longer: both plans have the same errors, but which of them is faster is not certain."
+        " times may make them longer: hosim cannot say which of them is faster on the real machine; measured op times would tell."
     )
     for compared in ([fast, far], [fast], [sure, near], [fast, result("as fast", 500 * MS)]):
         assert "certain" not in tables.verdict(compared)
@@ -407,3 +407,11 @@ def test_columns_of_models() -> None:
     """A model of 999.9 million parameters has 1.00 billion of them, as it has in the names of models."""
     shown = lines(listings.models([ListedModel("small", 2, 999_885_952, ("train",)), ListedModel("tiny", 1, 999_400_000, ("train",))]))
     assert [" ".join(cells.split()[2:4]) for cells in shown if cells.startswith((" small", " tiny"))] == ["1.00 billion", "999 million"]
+
+
+def test_an_optimum_that_is_not_proved_says_so() -> None:
+    proved, open_, other = result("optimal", 409 * MS), result("optimal:limit=3", 410 * MS), result("hyperoffload", 411 * MS)
+    assert lines(tables.unproved([proved, open_, other, result("optimal:seed=1", None)])) == [
+        "optimal:limit=3 is not proved to be the optimum: there may be plans that take 409 ms or more."
+    ]
+    assert not tables.unproved([proved, other]).plain

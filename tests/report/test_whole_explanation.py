@@ -109,7 +109,7 @@ HEAD = """
     If nothing moved, hbm would hold 49.0 KiB at op h; the plan holds 48.0 KiB at most, within a budget of 50.0 KiB.
 """
 COUNTS = """
-    4 gaps, 3 used (1 moved: best score, 1 kept: outscored, 1 moved: starts below, 1 moved, not judged); 1,234 tensors (5.00 KiB) have no gap: short-lived, never moved.
+    4 gaps, 3 used (1 moved: best score, 1 kept: outscored, 1 moved: starts below, 1 moved, not judged); 1,234 tensors (5.00 KiB) have no gap between uses to be away in.
     Cache ops: 1,001 prefetches, 0 stores, 0 detaches.
 """
 CHANNELS = """
@@ -237,7 +237,7 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
         "Made [up].",
         "If nothing moved, hbm would hold 49.0 KiB; the plan holds 48.0 KiB at most, within a budget of 50.0 KiB.",
         "Nothing is over budget.",
-        "0 gaps, 0 used; 0 tensors (0 B) have no gap: short-lived, never moved.",
+        "0 gaps, 0 used; 0 tensors (0 B) have no gap between uses to be away in.",
         "Cache ops: 1,001 prefetches, 0 stores, 0 detaches.",
         *table("""
             Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided.
