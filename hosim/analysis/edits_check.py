@@ -36,16 +36,26 @@ def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
             first.kind, first.flops, first.bytes_accessed, first.workspace_bytes, first.kernel, first.sizes
         ) or (op.processor, op.stream, op.duration_ns) != _runs_on(first, chosen.get(name, first.processor)):  # fmt: skip
             yield Finding("edit", f"op {op.name!r} is not the op {name!r} of {base.name!r}", i)
+        if _made(graph, op) != _made(base, first):
+            yield Finding("edit", f"op {op.name!r} makes other tensors, or follows other ops, than op {name!r} of {base.name!r}", i)
         if len(seen) != len(should_see):
             yield Finding("edit", f"op {op.name!r} reads {len(seen)} tensors, op {name!r} of {base.name!r} {len(should_see)}", i)
         elif seen != should_see:
             t = next(t for t, a, b in zip(op.reads, seen, should_see, strict=True) if a != b)
             tensor = graph.tensors[t].name
             yield Finding("edit", f"op {op.name!r} reads other contents in tensor {tensor!r} than op {name!r} of {base.name!r} does", i, t)
+    for t, (here, there) in enumerate(zip(graph.tensors, base.tensors, strict=False)):
+        if here != there:
+            yield Finding("edit", f"tensor {here.name!r} is not tensor {there.name!r} of {base.name!r}", tensor=t)
     for name, count in runs.items():
         if count != 1:
             yield Finding("edit", f"op {name!r} of {base.name!r} is listed {count} times, not once")
     yield from _at_the_end(graph, base, original)
+
+
+def _made(graph: Graph, op: Op) -> tuple[list[int], set[str]]:
+    """The sizes of what an op makes, and the ops that it names as those it follows."""
+    return [graph.tensors[t].size_bytes for t in op.outputs], {graph.ops[d].name for d in op.deps}
 
 
 def _runs_on(op: Op, processor: str) -> tuple[str, str, int | None] | None:

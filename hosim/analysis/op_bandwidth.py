@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hosim.costmodel.collective_traffic import sent_bytes
 from hosim.costmodel.memory_traffic import memory_uses
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -18,9 +19,10 @@ def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> li
     bandwidth, device = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
     most = min(bandwidth, sum(c.bandwidth_bytes_per_s for c in hardware.channels if device in (c.source, c.destination)))
     uses = memory_uses(graph, hardware, durations)
+    crossing = sent_bytes(graph, hardware)  # copies slow these on fabrics alone
     found = []
     for i, duration in enumerate(durations):
-        if i not in uses:
+        if i not in uses or i in crossing:
             found.append(most * duration / 1e9)
             continue
         launch = uses[i].launch_ns

@@ -42,7 +42,9 @@ class Passages:
         self.out = {c.name: c for c in hardware.channels if c.source == self.device}
         joined = hardware.channel_between
         self.direct = all([(tier, self.device) in joined and (self.device, tier) in joined for tier in self.lower])
-        """Whether a channel joins each tier below to the device tier in both directions, so that nothing crosses in chunks."""
+        """Whether a channel joins each tier below to the device tier in both directions: then nothing comes up or goes down in chunks."""
+        self.through_device = not all([(a, b) in joined for a in self.lower for b in self.lower if a != b])
+        """Whether chunks may cross the device tier on their way between tiers below."""
         self._times: dict[tuple[str, int, str], float] = {}
 
     @cached_property
@@ -77,7 +79,7 @@ class Passages:
         return self._times[key]
 
     def _time(self, channel: Channel, tensor: Tensor) -> float:
-        if self.direct:
+        if self.direct and not (channel.curve and self.through_device):  # chunks may reach more by a curve than the whole does
             return float(alone_ns(self.hardware, channel.name, tensor.size_bytes, tensor.kind))
         flow = tensor.size_bytes * _NS_PER_S / channel_bandwidth(self.hardware, channel.name)
         return flow + channel.latency_ns

@@ -198,7 +198,9 @@ class _ShareProgram:
             yield from ((t, True, into), (t, False, out))
         for t, share in there.items():
             writers = graph.writers[t]
-            if repeats and graph.tensors[t].persistent and writers and (t, writers[-1]) not in reads:  # else it may have crossed for that
+            returns = t in starts or t in graph.ops[graph.users[t][0]].reads  # if it is written first, it may start and end anywhere
+            # what is read after its last write may cross for that
+            if repeats and returns and graph.tensors[t].persistent and writers and (t, writers[-1]) not in reads:
                 into, out, last = program.variable(), program.variable(), self.on_device[writers[-1]]
                 program.at_least([(into, 1.0), (share, -1.0), *last.terms], -last.number)
                 program.at_least([(out, 1.0), (share, 1.0), *last.times(-1.0).terms], last.number)

@@ -45,14 +45,14 @@ def step_traffic_ns(
     """
     sizes = _sizes(graph, hardware, starts, repeats)
     total, device = sum(sizes.values()), hardware.device_tier
-    if total <= capacity_bytes and all([device in alike.tiers for alike in sizes]):
+    if not total or (total <= capacity_bytes and all([device in alike.tiers for alike in sizes])):
         return 0
     program = _StepProgram(hardware, sizes, total)
     program.rooms(capacity_bytes)
     program.paths()
     found = whole_ns(program.least_ns())
-    latency = min([c.latency_ns for c in hardware.channels if device in (c.source, c.destination)], default=0)
-    return found + latency if found > 0 else 0
+    # the bytes of no channel flow before its latency is over; what binds may be any channel, also one between tiers below
+    return found + min([c.latency_ns for c in hardware.channels], default=0) if found > 0 else 0
 
 
 def _sizes(graph: Graph, hardware: Hardware, starts: Mapping[int, Sequence[str]], repeats: bool) -> Counter[_Alike]:

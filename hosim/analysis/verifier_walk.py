@@ -61,6 +61,7 @@ class _VerifierWalk:
         self.own = dict.fromkeys([self.device, *[self.bit.get(self.ops[i].processor, 0) for i in graph.elsewhere]])
         self.brought: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
         self.taken: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
+        self.let_go: dict[int, list[int]] = {}  # the detaches from other tiers since the last write
         self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
         self.unsure: dict[int, list[int]] = {}  # copies of what dies that may be issued when its users so far have ended
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
@@ -100,6 +101,9 @@ class _VerifierWalk:
                 if c != AT_START and (t not in read or tier != here) and not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
                     message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
                     self.findings.append(Finding("race", message, i, t, c))
+            for c in self.let_go.pop(t, ()):
+                if not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
+                    self._object("race", f"{self._say(c)} may come after op {op.name!r}, which makes that copy stale", c, op=i)
             self.rewritten[t] = i if self.valid[t] & here else AT_START
             self.valid[t] = self.written_in[t] = here
             self.writer[t] = i
@@ -218,6 +222,8 @@ class _VerifierWalk:
                         self._object("race", f"{self._say(c)} may come before op {self.ops[u].name!r} has used it", c, op=u)
                         break
             self.taken[source][t] = c
+        elif self.several:
+            self.let_go.setdefault(t, []).append(c)
         self.valid[t] &= ~source
 
     def _ordered_after_last(self, c: int, cache_op: CacheOp) -> None:

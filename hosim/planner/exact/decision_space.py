@@ -246,6 +246,22 @@ def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
     return begin, end
 
 
+def knows_all_starts(graph: Graph, hardware: Hardware) -> bool:
+    """Whether the space has every place where a plan may start a tensor, so that what is proved in it holds for all plans.
+
+    It does not know that contents of the device tier which do not persist may start below, nor that what is written before it is read may
+    start nowhere.
+    """
+    homes = {None, hardware.device_tier}
+    return not any(
+        [
+            t not in graph.ops[graph.users[t][0]].reads or (graph.tensors[t].home in homes and not graph.tensors[t].persistent)
+            for t in graph.initial
+            if graph.users[t]
+        ]
+    )
+
+
 def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
     users, count = graph.users[t], len(graph.ops)
     tensor = graph.tensors[t]

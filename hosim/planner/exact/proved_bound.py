@@ -19,7 +19,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import space_of
+from hosim.planner.exact.decision_space import knows_all_starts, space_of
 from hosim.planner.exact.op_order import earliest_and_tails
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
 from hosim.planner.exact.solver_search import solve_model
@@ -30,8 +30,8 @@ def proved_bound_ns(graph: Graph, hardware: Hardware, capacity_bytes: int, most_
     """Nanoseconds that every plan of ``graph`` takes, with its processors and order; ``most_ns`` if it is proved that none takes less.
 
     ``limit`` is in deterministic seconds of the solver. 0 where the exact model does not know the machine or the graph: with other than one
-    tier below, or one that cannot hold everything, channels that share bandwidth, more than ``largest`` possible absences, and ops on other
-    processors beside several streams of the device.
+    tier below, or one that cannot hold everything, channels that share bandwidth, more than ``largest`` possible absences, ops on other
+    processors beside several streams of the device, and tensors that may start where the model does not know.
     """
     if graph.elsewhere and len({op.stream for op in graph.ops if not op.processor}) > 1:
         return 0
@@ -46,6 +46,8 @@ def proved_bound_ns(graph: Graph, hardware: Hardware, capacity_bytes: int, most_
     earliest, tails = earliest_and_tails(space.order, space.durations)
     if max([e + d + t for e, d, t in zip(earliest, space.durations, tails, strict=True)], default=0) >= most_ns:
         return most_ns
+    if not knows_all_starts(standin, hardware):
+        return 0
     model = Model(space, min(space.horizon_ns, most_ns))
     add_redundant_constraints(model)
     outcome = solve_model(model, limit, seed)
