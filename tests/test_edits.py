@@ -200,6 +200,12 @@ def test_the_check_finds_what_an_edit_must_not_do():
         "op 'h' reads 2 tensors, op 'h' of 'chain' 3",
         "tensor 'w' survives the step with other contents than in 'chain'",
     ]
+    made_otherwise = ["op 'k' makes other tensors, or follows other ops, than op 'k' of 'chain'"]
+    assert messages(with_op(k, deps=(0,))) == made_otherwise
+    small = tuple([replace(tensor, size_bytes=1) if tensor.name == "c" else tensor for tensor in right.tensors])
+    assert messages(replace(right, tensors=small))[-1] == "tensor 'c' is not tensor 'c' of 'chain'"
+    copy = tuple([replace(tensor, size_bytes=1) if tensor.name == "a@f~2" else tensor for tensor in right.tensors])
+    assert messages(replace(right, tensors=copy)) == ["op 'f~2' makes other tensors, or follows other ops, than op 'f' of 'chain'"]
     assert messages(with_op(h, duration_ns=1)) == ["op 'h' is not the op 'h' of 'chain'"]
     assert messages(replace(right, ops=right.ops[:-1]))[0] == "op 'k' of 'chain' is listed 0 times, not once"
     assert messages(with_op(k, name="z"))[0] == "op 'z' is neither one of 'chain' nor a recomputed one"

@@ -257,6 +257,17 @@ def test_two_cache_ops_race_for_their_order():
     the_one(found(*plan, workload=two_streams()), "race", tensor=1, cache_op=2, names=["left", "right", "v"])
 
 
+def test_a_detach_below_races_with_an_op_that_makes_the_copy_stale():
+    # t is stored after f1. It may be let go of below after f2, 500 ns, when f3 on another stream has long written it anew.
+    b = GraphBuilder("below")
+    b.op("f1", "op", outputs=[b.tensor("t", 24), b.tensor("x", 1)], duration_ns=1, stream="aux")
+    b.op("f2", "op", duration_ns=500, stream="aux")
+    b.op("f3", "op", outputs=["t"], duration_ns=1)
+    b.op("f4", "op", inputs=["t"], duration_ns=1, stream="aux")
+    plan = CacheOp(STORE, 0, "hbm", "ddr", 0), CacheOp(DETACH, 0, "ddr", None, 1)
+    the_one(found(*plan, workload=b.build()), "race", op=2, tensor=0, cache_op=1, names=["f3", "t"])
+
+
 def test_a_detach_races_with_a_later_op_that_writes_the_tensor_anew():
     b = GraphBuilder("g")
     b.tensor("w", 40, "parameter")
