@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import DATA, Json, console, print_json, written
+from hosim.cli.options import Json, console, print_json
 from hosim.cli.progress import progress
+from hosim.cli.targets import DATA, written
 from hosim.cli.terminal import say
 
 Recordings = Annotated[

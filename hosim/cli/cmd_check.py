@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import PAGE, Json, console, written
+from hosim.cli.options import Json, console
 from hosim.cli.progress import progress
+from hosim.cli.targets import PAGE, written
 from hosim.cli.terminal import say_to_service
 
 Cases = Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Names of cases.  [default: all]", show_default=False)]

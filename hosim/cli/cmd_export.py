@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of, written
+from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of
 from hosim.cli.progress import progress
+from hosim.cli.targets import written
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 from hosim.units import human_percent

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import DATA, ExecutionTrace, graph_of, written
+from hosim.cli.options import ExecutionTrace, graph_of
 from hosim.cli.progress import progress
+from hosim.cli.targets import DATA, written
 from hosim.cli.terminal import say
 
 _SOURCES = (

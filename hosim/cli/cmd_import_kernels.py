@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import written
+from hosim.cli.targets import written
 from hosim.cli.terminal import say
 
 Sources = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="CSV files: those of aiconfigurator, or hosim's own.")]

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import (
-    DATA,
     RESERVED,
     Account,
     Allocator,
@@ -28,9 +27,9 @@ from hosim.cli.options import (
     hardware_of,
     print_json,
     say_notes,
-    written,
 )
 from hosim.cli.progress import progress
+from hosim.cli.targets import DATA, written
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 

@@ -32,9 +32,9 @@ from hosim.cli.options import (
     print_json,
     write_page,
     write_picture,
-    written,
 )
 from hosim.cli.progress import progress
+from hosim.cli.targets import written
 from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError
 

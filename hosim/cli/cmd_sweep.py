@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of, written
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import bar
+from hosim.cli.targets import written
 from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
 

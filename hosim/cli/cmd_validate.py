@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import PAGE, Json, console, print_json, write_page, written
+from hosim.cli.options import Json, console, print_json, write_page
 from hosim.cli.progress import progress
+from hosim.cli.targets import PAGE, written
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 

@@ -10,9 +10,10 @@ from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from hosim.cli import terminal
+from hosim.cli.targets import check_overwrites_nothing_given
 from hosim.errors import LONGEST, HosimError
 from hosim.plain_text import one_line
 
@@ -45,6 +46,15 @@ def _in_one_line(error: Any) -> Any:
     if error.ctx is None or error.message != error.ctx.get_help():  # without any argument, it is the help
         error.message = one_line(error.message, LONGEST - len("Error: "))
     return error
+
+
+class Command(TyperCommand):
+    """A command that overwrites none of the files that it is given."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, unless a file to write is named twice."""
+        check_overwrites_nothing_given(ctx)
+        return super().invoke(ctx)
 
 
 class Commands(TyperGroup):

@@ -40,7 +40,7 @@ from hosim.cli import (
     cmd_workload,
     terminal,
 )
-from hosim.cli.commands import SECTIONS, Commands, Quiet, Verbose, choose_amount, with_amount
+from hosim.cli.commands import SECTIONS, Command, Commands, Quiet, Verbose, choose_amount, with_amount
 from hosim.cli.examples import epilog
 from hosim.errors import LONGEST, HosimError
 from hosim.plain_text import one_line
@@ -110,10 +110,10 @@ _GROUPS = (
     ("hardware", cmd_hardware.app, _LOOK_UP),
 )
 for _name, _command, _section in _COMMANDS:
-    app.command(_name, rich_help_panel=_section, epilog=epilog(_name))(with_amount(_command))
+    app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_name))(with_amount(_command))
 for _name, _group, _section in _GROUPS:
     for _known in _group.registered_commands:
-        _known.callback = with_amount(_known.callback) if _known.callback else None
+        _known.cls, _known.callback = Command, with_amount(_known.callback) if _known.callback else None
     app.add_typer(_group, name=_name, rich_help_panel=_section, epilog=epilog(_name))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hosim.cli.progress import progress
+from hosim.cli.targets import PAGE, written
 from hosim.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -148,37 +149,6 @@ PlanAgainst = Annotated[
     ),
 ]
 RESERVED = "reserved"
-
-
-def _target(path: Path | None) -> Path | None:
-    """A file to write, which is refused before the work begins if it cannot be one."""
-    if path is not None:
-        from hosim.io.reading import check_target
-
-        check_target(path)
-    return path
-
-
-DATA = (".json", ".yaml", ".yml")
-"""How the name of a file of hosim's own formats ends."""
-
-
-PAGE = (".html", ".htm")
-"""How the name of a page ends."""
-
-
-def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
-    """The option of a file that a command writes, and how its name may end, if not in any way; ``says`` is its help."""
-
-    def target(path: Path | None) -> Path | None:
-        if path is not None and endings:
-            from hosim.io.reading import check_ending
-
-            check_ending(path, *endings, packed=endings != PAGE)
-        return _target(path)
-
-    return typer.Option(*names, metavar="FILE", callback=target, help=says)
-
 
 Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
 Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]

@@ -36,8 +36,8 @@ def test_tables_are_imported_once_and_read_as_they_were(folder: Path) -> None:
     said = run("import-kernels", folder / "rows.csv", "-o", folder / "t.csv.gz").output
     assert "a, all_gather, fp16: 12 times" in said
     first = (folder / "t.csv.gz").read_bytes()
-    run("import-kernels", folder / "t.csv.gz", "-o", folder / "t.csv.gz")
-    assert (folder / "t.csv.gz").read_bytes() == first
+    run("import-kernels", folder / "t.csv.gz", "-o", folder / "again.csv.gz")
+    assert (folder / "again.csv.gz").read_bytes() == first
 
 
 def test_only_one_machine(folder: Path) -> None:

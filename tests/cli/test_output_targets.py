@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from toy_files import write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -62,3 +63,50 @@ def test_no_page_in_a_file_of_another_ending(command: str, name: str) -> None:
     arguments = {"replay": ["p", "w", "-H", "h"], "compare-policies": ["w", "-H", "h"], "validate": ["t"], "check": []}
     outcome = CliRunner().invoke(app, [command, *arguments.get(command, ["m", "-H", "h", "--requests", "r"]), "--html", name])
     assert (outcome.exit_code, outcome.stderr) == (2, f"error: {name}: expected a name that ends in .html or .htm\n")
+
+
+def refused(folder: Path, line: str) -> str:
+    """What a command says that ends with 2 and leaves the toy's files as they were."""
+    write_toy(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    outcome = CliRunner().invoke(app, line.split())
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    return outcome.stderr
+
+
+PLAN = "plan workload.json -H hw.yaml -p layerwise"
+REPLAY = "replay plan.json workload.json -H hw.yaml"
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "also"),
+    [
+        (f"{PLAN} -o workload.json", "--output workload.json", "WORKLOAD"),
+        (f"{PLAN} -o ./workload.json", "--output workload.json", "WORKLOAD"),
+        (f"{PLAN} -o link.json", "--output link.json", "WORKLOAD"),
+        (f"{PLAN} -o hw.yaml", "--output hw.yaml", "--hardware"),
+        (f"{REPLAY} --trace plan.json", "--trace plan.json", "PLAN"),
+        (f"{REPLAY} --memory-viz workload.json", "--memory-viz workload.json", "WORKLOAD"),
+        (f"{REPLAY} --html x --trace x.json --memory-viz x.json", "--trace x.json", "--memory-viz"),
+        ("import workload.json -o workload.json", "--output workload.json", "SOURCE"),
+        ("calibrate x.json plan.json -o plan.json", "--output plan.json", "TRACE"),
+        ("compare-policies workload.json -H toy,hw.yaml --plot hw.yaml", "--plot hw.yaml", "--hardware"),
+        ("pipeline workload.json plan.json -H toy --trace plan.json", "--trace plan.json", "WORKLOAD"),
+        ("serve plan.json:phase=decode -H toy --requests r --trace plan.json", "--trace plan.json", "MODEL"),
+        ("sweep workload.json -H hw.yaml --points plan.json -o plan.json", "--output plan.json", "--points"),
+        ("check --config hw.yaml --junit hw.yaml", "--junit hw.yaml", "--config"),
+    ],
+)
+def test_no_command_overwrites_what_it_is_given(line: str, named: str, also: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link.json").symlink_to("workload.json")
+    assert refused(tmp_path, line) == f"error: {named}: also given as {also}; name another file\n"
+
+
+@pytest.mark.parametrize(("command", "option"), WRITING)
+def test_a_dash_is_no_file(command: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [parameter.name for parameter in ALL.commands[command].params if parameter.param_type_name == "argument"]
+    outcome = CliRunner().invoke(app, [command, *["none"] * len(arguments), option, "-"])
+    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {option}: expected a file name, got '-'\n")
