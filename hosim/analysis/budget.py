@@ -11,8 +11,10 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import human_percent, human_size, parse_size, plain_number
 
-_EXPECTED = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
+_TEXT = "a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
+_EXPECTED = f"expected whole bytes, {_TEXT}"
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_NEGATIVE = re.compile(r"\s*-\s*(\d+(?:\.\d+)?\s*%|0?\.\d+)\s*")
 _SHARE = re.compile(r"\s*(0?\.\d+|[01]\.0*|\d(?:\.\d+)?e-\d{1,3})\s*")
 """A number with a point, of at most 1: whole ones are bytes."""
 
@@ -36,7 +38,8 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
         )
     if wanted <= 0:
         said = f"{budget} B" if isinstance(budget, int) else budget
-        raise InputError(f"{said} leaves no memory at all; {_EXPECTED}", source="budget")
+        expected = f"expected {_TEXT}" if isinstance(budget, str) else _EXPECTED  # a text has its unit
+        raise InputError(f"{said} leaves no memory at all; {expected}", source="budget")
     _refuse_unknown_uses(wanted, graph)
     return wanted, min(wanted, capacity)
 
@@ -64,6 +67,8 @@ MOST_UNKNOWN_USES = 0.25
 
 
 def _bytes(text: str, graph: Graph) -> int:
+    if _NEGATIVE.fullmatch(text):
+        raise InputError(f"expected a share of the resident peak above 0, such as '75%', got {text!r}", source="budget")
     percent, share = _PERCENT.fullmatch(text), _SHARE.fullmatch(text)
     if percent:
         return int(static_peak(graph).bytes * Fraction(percent[1]) / 100)
