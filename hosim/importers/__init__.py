@@ -148,7 +148,7 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     if source.path.is_dir():
         raise InputError("this folder holds no graph: that of a checkpoint has its config.json; or name a file", source=os.fspath(path))
     kind = source.hosim_kind
-    text = source.head.lstrip()[:1] == b"{" or source.path.name.endswith((".yaml", ".yml"))
+    text = source.head.lstrip()[:1] in (b"{", b"[") or source.path.name.endswith((".yaml", ".yml"))
     if not kind and text and os.path.getsize(path) <= len(source.head):
         content(os.fspath(path))  # broken JSON or YAML has its error, with the place; of a long file no more is read than its head
     found = "its format is unknown"

@@ -206,6 +206,11 @@ BROKEN = [
     ),
     (
         "workload.json",
+        b"[1,2",
+        "workload.json: broken JSON at line 1, column 5: Expecting ',' delimiter",
+    ),
+    (
+        "workload.json",
         b"[1, 2]",
         "workload.json: its format is unknown; a graph can be read from: workload (hosim.workload/1)...",
     ),
@@ -258,7 +263,7 @@ def test_a_budget_without_its_unit_or_sense_is_refused(budget: str, said: str, f
 
 
 def test_a_budget_of_nothing_is_refused(folder: Path) -> None:
-    message = "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
+    message = "expected a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
     assert replay(folder, "--budget", "0 B") == (2, "", f"error: budget: 0 B leaves no memory at all; {message}\n")
 
 
