@@ -335,11 +335,15 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If the name is taken, or a tensor or an op is unknown.
+            If the name is taken, a tensor or an op is unknown, or one name stands in place of a list.
         """
         index, tensor_index, positions = self._op_index, self._tensor_index, self._positions
         if name in index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(index)}].name")
+        if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
+            given = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "deps": deps}
+            label = next(key for key, names in given.items() if isinstance(names, str))
+            raise GraphError(f"expected a list of names, got {given[label]!r}", where=f"ops[{len(index)}].{label}")
         start = begin = len(positions)
         label, mutated, awaited = "inputs", 0, 0
         try:

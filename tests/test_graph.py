@@ -81,6 +81,10 @@ def test_names_that_a_builder_refuses() -> None:
         (lambda: b.op("g", "k", outputs=["x"]), "ops[1].outputs[0]: unknown tensor 'x'"),
         (lambda: b.op("g", "k", mutates=["x"]), "ops[1].mutates[0]: unknown tensor 'x'"),
         (lambda: b.op("g", "k", deps=["f", "g"]), "ops[1].deps[1]: unknown earlier op 'g'"),
+        *(
+            (lambda key=key: b.op("g", "k", **{key: "w"}), f"ops[1].{key}: expected a list of names, got 'w'")
+            for key in ("inputs", "outputs", "mutates", "deps")
+        ),
     ]
     for call, message in cases:
         with pytest.raises(GraphError) as caught:
