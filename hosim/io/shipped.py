@@ -135,6 +135,8 @@ def find_hardware(text: str) -> Path:
     text = name_of_file(text)
     if os.path.isdir(text) and text not in hardware() and text.lower() not in ALIASES:
         raise InputError("this is a folder: name a hardware profile, which is a file", source=text)
+    if "," in text and not is_path(text):
+        raise InputError("expected one machine, got several: name one of them", source=one_line(text, 100))
     return Path(text) if is_path(text) else hardware_path(text)
 
 

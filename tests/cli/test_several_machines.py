@@ -55,3 +55,11 @@ def test_no_machine_at_all() -> None:
     done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", ","])
     said = "error: hardware: expected machines separated by commas, such as h100,a100; got ','\n"
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    "command", ["plan workload.json -o plan.json", "replay plan.json workload.json", "fit workload.json --largest x=1..2"]
+)
+def test_other_commands_take_one_machine(command: str) -> None:
+    outcome = CliRunner().invoke(app, [*command.split(), "-H", "h100,a100"])
+    assert (outcome.exit_code, outcome.stderr) == (2, "error: h100,a100: expected one machine, got several: name one of them\n")
