@@ -66,7 +66,7 @@ def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_by
         got = InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
         raise (None if kind else unexpected(path, "a plan or a result of hosim", ours=False)) or got
     if graph is None:
-        raise InputError("name the workload that the plan is for", source=path)
+        raise InputError("name the workload that the plan is for (--workload)", source=path)
     plan = load_plan(path, graph)
     if hardware is not None:
         check_tiers(plan, hardware, source=path)

@@ -41,7 +41,7 @@ class Diff(InCells):
     ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides treat differently: where it starts, how
     often and how much it moves, and, with timelines, how long it is in the device tier. ``ops`` has one row per op that differs: the cache
     ops after it that only one side has, and, with timelines, when it starts and how long it waits. Columns of the two sides end in ``_a``
-    and ``_b``.
+    and ``_b``. Of plans that are not ``replayed`` there are no figures.
     """
 
     a: str
@@ -49,6 +49,7 @@ class Diff(InCells):
     figures: Sequence[Row]
     tensors: Sequence[Row]
     ops: Sequence[Row]
+    replayed: bool = True
 
     @property
     def same(self) -> bool:
@@ -67,8 +68,10 @@ class Diff(InCells):
     def __str__(self) -> str:
         if self.same:
             return f"{self.a} and {self.b} are the same"
-        counts = f"{counted(len(self.figures), 'figure')}, {counted(len(self.tensors), 'tensor')} and {counted(len(self.ops), 'op')}"
-        return f"{self.a} and {self.b} differ in {counts}"
+        counts = f"{counted(len(self.tensors), 'tensor')} and {counted(len(self.ops), 'op')}"
+        if not self.replayed:
+            return f"{self.a} and {self.b} differ in {counts}; no figures are compared without hardware to replay on (--hardware)"
+        return f"{self.a} and {self.b} differ in {counted(len(self.figures), 'figure')}, {counts}"
 
     __repr__ = __str__
     written_by = "hosim.api.study_cells"
@@ -80,6 +83,7 @@ def diff(a: Side, b: Side) -> Diff:
     Raises :class:`InputError` for a plan and a result, and for plans of different workloads.
     """
     figures: list[Row] = []
+    replayed = a.result is not None and b.result is not None
     tensors: dict[str, Row] = {}
     ops: dict[str, Row] = {}
     if a.plan is not None and b.plan is not None:
@@ -94,7 +98,7 @@ def diff(a: Side, b: Side) -> Diff:
         )
     if a.result is not None and b.result is not None:
         figures = _figures(a.result, b.result)
-    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)))
+    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)), replayed)
 
 
 def _same_tensors(a: Plan, b: Plan) -> None:

@@ -71,7 +71,7 @@ def test_plans_tensor_by_tensor_and_op_by_op() -> None:
         {"op": "f0", "cache_ops_a": "prefetch w1", "cache_ops_b": None},
         {"op": "f2", "cache_ops_a": None, "cache_ops_b": "store w2"},
     ]
-    assert str(found) == "a and b differ in 0 figures, 2 tensors and 3 ops"
+    assert str(found) == "a and b differ in 2 tensors and 3 ops; no figures are compared without hardware to replay on (--hardware)"
 
 
 def test_results_figure_by_figure_and_op_by_op() -> None:
@@ -192,7 +192,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
     save_plan(A, path)
     fast = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], name="fast"), MACHINE.tiers[1]), channels=(), device_tier="fast")
     for given, said in (
-        ((), "name the workload that the plan is for"),
+        ((), "name the workload that the plan is for (--workload)"),
         ((GRAPH, fast), "cache_ops[0].to: unknown tier 'hbm'"),
     ):
         with pytest.raises(InputError) as refused:
