@@ -274,6 +274,9 @@ def _recipe(graph: Graph) -> dict[str, Any]:
 def _check_parameter(graph: Graph, key: str) -> None:
     found = _recipe(graph)
     if "builder" not in found:
+        if key.partition(".")[0] not in found:
+            fields = unknown_name("field", key, found)
+            raise InputError(f"{fields}; the workload is traced from a model, and its sizes are in 'model' and 'inputs'", source="workload")
         _put(found, key, None)
         return
     from hosim.models.build import parameters_of

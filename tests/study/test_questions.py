@@ -161,6 +161,11 @@ def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
         ("inputs.input_id.shape.0", "inputs.input_id: unknown field 'input_id'; did you mean 'input_ids'?"),
         ("inputs.input_ids.shape.2", "inputs.input_ids.shape.2: expected a path to one value"),
         ("model.config", "model.config: expected a path to one value, such as model.config.hidden_size"),
+        (
+            "sequence",
+            "workload: unknown field 'sequence' (known: importer, model, inputs); the workload is traced from a model, and its sizes are "
+            "in 'model' and 'inputs'",
+        ),
     ):
         with pytest.raises(InputError) as refused:
             check_fields(asked, [f"workload.{field}"])
