@@ -182,7 +182,11 @@ class _View:
             ways.append(f"no other traffic on what {x.channel} shares: that cost it {human_time(x.contention_ns)}")
         if needed is not None and needed <= _FASTER * self.bandwidth[x.channel]:
             ways.append(f"{human_rate(needed)} of {x.channel} for it")
-        return "; or ".join(ways) or f"{name} kept in {tier}, or less moved before it over {x.channel}"
+        if not ways:
+            home = self.graph.tensors[x.tensor].home
+            ways.append(f"{name} kept in {tier}" if home in (None, tier) else f"{name} living in {tier} and not in {home}")
+            ways += [f"less moved before it over {x.channel}"] if ahead else []
+        return "; or ".join(ways)
 
     def _maker(self, x: Transfer) -> int | None:
         """The last op that has written what a transfer copies; ``None`` where it copies what was there at time 0."""

@@ -161,7 +161,7 @@ def test_blame() -> None:
         "held_back_ns": 0,
         "contention_ns": 0,
         "bandwidth_bytes_per_s": None,
-        "prevented_by": "v kept in hbm, or less moved before it over h2d",
+        "prevented_by": "v living in hbm and not in ddr",
     }
     prices = [
         {"what": "h2d", "added": "10.0 GB/s", "makespan_ns": 73, "saves_ns": 27, "together": []},

@@ -112,7 +112,7 @@ def test_a_transfer_that_shares_a_link() -> None:
     ("size", "prevented_by"),
     [
         (50, "10.0 GB/s of h2d for it"),  # 50 B in 5 ns: ten times as fast as it is
-        (51, "w kept in hbm, or less moved before it over h2d"),
+        (51, "w living in hbm and not in ddr"),
     ],
 )
 def test_ten_times_the_bandwidth_is_the_most_that_is_advised(size: int, prevented_by: str) -> None:
@@ -131,7 +131,7 @@ def test_a_transfer_behind_several_and_one_issued_as_early_as_could_be() -> None
     others = ("v", "u", "t", "s", "r")
     (stall, *_) = blamed(graph(25, others), *((name, AT_START) for name in others), ("w", AT_START))
     assert (stall.start_ns, stall.end_ns, stall.occupied, stall.occupied_ns) == (30, 190, others, 150)
-    assert stall.prevented_by == "w kept in hbm, or less moved before it over h2d"
+    assert stall.prevented_by == "w living in hbm and not in ddr; or less moved before it over h2d"
     (stall, *_) = blamed(graph(35, others), *((name, AT_START) for name in others), ("w", AT_START))
     assert stall.prevented_by == "v, u, t and 2 more (150 B) not ahead of it on h2d"
     # issued at 5, w is 40 - 20 = 20 ns late: it could have been issued at 0 at the earliest, which is 5 ns before
