@@ -217,7 +217,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
     def said(*arguments: str) -> str:
         ended = CliRunner().invoke(app, ["import", *arguments, "-o", str(out)])
-        assert ended.exit_code == (0 if arguments[-1] == "n=5" and arguments[0] != str(out) else 2)
+        assert ended.exit_code == (0 if arguments[-1] == "n=5" and arguments[0].endswith("x.txt") else 2)
         return " ".join(ended.output.split())
 
     said(str(tmp_path / "x.txt"), "--dim", "n=5")
@@ -225,7 +225,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     for wrong in ("n", "n=", "=5", "n=-1", "n=1.5"):
         assert "expected a name and a whole number" in said(str(tmp_path / "x.txt"), "--dim", wrong)
     assert "no dimension 'm'; its free ones are: n" in said(str(tmp_path / "x.txt"), "--dim", "m=1")
-    assert "has no free dimensions to size" in said(str(out), "--dim", "n=5")
+    assert "has no free dimensions to size" in said(str(out.rename(tmp_path / "sized.json")), "--dim", "n=5")
 
 
 def test_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
