@@ -17,7 +17,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload.evaluation import Judge, plan_cost
 
-_OPS, _FEWEST, _MOST = 20_000, 2, 10
+_OPS, _FEWEST, _MOST = 10_000, 2, 10
 """Ops in all replays with jitter, and how many replays there are at least and at most."""
 _SIGMAS = 0.05, 0.1
 """Relative standard deviations of op and transfer times: the defaults of ``hosim robustness``."""
@@ -29,7 +29,7 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     """``plan``, or if it fails where times vary, the same one with prefetches issued later, if that fails less often.
 
     It is kept only where it takes the time of ``plan`` by ``judge``, on the whole machine, too. O(ops) for each replay; of graphs above
-    2,000 ops there are fewer.
+    1,000 ops there are fewer.
     """
     runs = max(_FEWEST, min(_MOST, _OPS // max(1, len(plan.graph.ops))))
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
