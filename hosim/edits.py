@@ -14,6 +14,7 @@ An edited graph computes what the workload computes: :func:`edited` refuses a ch
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -85,6 +86,11 @@ def why_once(graph: Graph, op: Op) -> str:
     if op.kind in COLLECTIVE_KINDS:
         return f"is of kind {op.kind!r}: run again, it would wait for other devices"
     return ""
+
+
+def reads_the_same(graph: Graph, f: int, at: int) -> bool:
+    """Whether op ``f`` would read the same contents just before op ``at``: nothing writes what it reads from ``f`` on and before ``at``."""
+    return all([bisect_left(writers, f) == bisect_left(writers, at) for writers in [graph.writers[t] for t in graph.ops[f].inputs]])
 
 
 def is_random(graph: Graph, op: Op) -> bool:

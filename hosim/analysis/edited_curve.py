@@ -7,7 +7,6 @@ where an op that runs again reads them. Planners weigh hundreds of sets of such 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.analysis.liveness import static_curve
-from hosim.edits import Recompute, edited, recomputed_positions
+from hosim.edits import Recompute, edited, reads_the_same, recomputed_positions
 from hosim.graph import Graph
 
 _SAFE = 2**62
@@ -44,7 +43,7 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[Numbers,
     before = [at for _, at in again]
     count = len(graph.ops)
     ops = np.insert(np.arange(count), before, [f for f, _ in again])
-    if graph.elsewhere or not all(_reads_the_same(graph, f, at) for f, at in again):
+    if graph.elsewhere or not all(reads_the_same(graph, f, at) for f, at in again):
         return np.array(static_curve(edited(graph, recompute=recompute))), ops  # the second raises
     held = graph.derived(_UneditedLives)
     is_again = np.insert(np.zeros(count, bool), before, True)
@@ -81,11 +80,6 @@ class _UneditedLives:
         self.from_start[list(graph.initial)] = True
         self.to_end = np.array(graph.survives, bool) | (self.from_start & (first < 0))
         self.used = np.flatnonzero((first >= 0) | self.from_start)
-
-
-def _reads_the_same(graph: Graph, f: int, at: int) -> bool:
-    """Whether nothing writes what op ``f`` reads, from it on and before op ``at``."""
-    return all([bisect_left(writers, f) == bisect_left(writers, at) for writers in [graph.writers[t] for t in graph.ops[f].inputs]])
 
 
 def _follow(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hosim.analysis.gaps import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfer_time import alone_ns
-from hosim.edits import Recompute, edited, why_once
+from hosim.edits import Recompute, edited, reads_the_same, why_once
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.problem import Problem
 
@@ -117,10 +117,7 @@ class _Producers:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.initial = graph.derived(initial_set)
-        self.writes: list[list[int]] = [[] for _ in graph.tensors]
-        for i, op in enumerate(graph.ops):
-            for t in op.writes:
-                self.writes[t].append(i)
+        self.writes = graph.writers
 
     def maker(self, t: int, at: int) -> int | None:
         """The op that can make, before op ``at``, the contents that the tensor has there; ``None`` if none can."""
@@ -131,8 +128,7 @@ class _Producers:
         op = self.graph.ops[f]
         if self.graph.survives[t] or why_once(self.graph, op):
             return None
-        unchanged = all(bisect_left(self.writes[x], f) == bisect_left(self.writes[x], at) for x in op.inputs)
-        return f if unchanged else None
+        return f if reads_the_same(self.graph, f, at) else None
 
     def last_use(self, t: int, at: int) -> int:
         """The last use of a tensor before op ``at``."""
