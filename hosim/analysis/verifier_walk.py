@@ -57,11 +57,10 @@ class _VerifierWalk:
         self.written_in = [self.device] * tensors  # this tier
         self.last_users: defaultdict[int, dict[int, int]] = defaultdict(dict)  # of several streams: by tensor and stream
         self.last_cache_op: dict[int, int] = {}
-        # by tier that ops run from: the last copy of each tensor into it, and the last detach from it until it is back
+        # by tier that ops run from the last copy of each tensor into it, and by any tier the last detach from it until it is back
         self.own = dict.fromkeys([self.device, *[self.bit.get(self.ops[i].processor, 0) for i in graph.elsewhere]])
         self.brought: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
-        self.taken: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
-        self.let_go: dict[int, list[int]] = {}  # the detaches from other tiers since the last write
+        self.taken: dict[int, dict[int, int]] = {tier: {} for tier in {**dict.fromkeys(self.bit.values()), **self.own}}
         self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
         self.unsure: dict[int, list[int]] = {}  # copies of what dies that may be issued when its users so far have ended
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
@@ -101,9 +100,6 @@ class _VerifierWalk:
                 if c != AT_START and (t not in read or tier != here) and not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
                     message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
                     self.findings.append(Finding("race", message, i, t, c))
-            for c in self.let_go.pop(t, ()):
-                if not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
-                    self._object("race", f"{self._say(c)} may come after op {op.name!r}, which makes that copy stale", c, op=i)
             self.rewritten[t] = i if self.valid[t] & here else AT_START
             self.valid[t] = self.written_in[t] = here
             self.writer[t] = i
@@ -201,6 +197,7 @@ class _VerifierWalk:
         self.valid[t] |= destination
         if destination in self.own:
             self.brought[destination][t] = c
+        if destination:
             self.taken[destination].pop(t, None)
 
     def _detach(self, c: int, cache_op: CacheOp) -> None:
@@ -215,15 +212,12 @@ class _VerifierWalk:
         if needed:
             self._object("last-copy", f"{self._say(c)} would drop its last valid copy, and {needed}", c)
             return
-        if source in self.own:
-            if self.several:
-                for u in self.last_users[t].values():
-                    if self._tier(u) == source and not self.clocks.ended_by(u, cache_op.after):
-                        self._object("race", f"{self._say(c)} may come before op {self.ops[u].name!r} has used it", c, op=u)
-                        break
-            self.taken[source][t] = c
-        elif self.several:
-            self.let_go.setdefault(t, []).append(c)
+        if self.several:
+            for u in self.last_users[t].values():
+                if self._tier(u) == source and not self.clocks.ended_by(u, cache_op.after):
+                    self._object("race", f"{self._say(c)} may come before op {self.ops[u].name!r} has used it", c, op=u)
+                    break
+        self.taken[source][t] = c
         self.valid[t] &= ~source
 
     def _ordered_after_last(self, c: int, cache_op: CacheOp) -> None:
