@@ -22,7 +22,7 @@ _OPS, _FEWEST, _MOST = 10_000, 2, 10
 _SIGMAS = 0.05, 0.1
 """Relative standard deviations of op and transfer times: the defaults of ``hosim robustness``."""
 _SEEDS = 2**40
-"""From where seeds count: beyond those of the runs of ``hosim robustness``, so that these are not what the plan was made for."""
+"""From where seeds count: those of ``hosim robustness`` by default are others, so that it does not try what the plan was made for."""
 
 
 def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
@@ -35,10 +35,10 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
         return plan
     failures = _failures(plan, hardware, budget_bytes, runs)
-    if not failures or not replay(plan, hardware, budget_bytes).feasible:
+    if not failures:
         return plan
     late = issued_late(plan, hardware, budget_bytes)
-    machines = {id(machine): machine for machine in (hardware, hardware.whole)}.values()
+    machines = [hardware] if hardware.whole is hardware else [hardware, hardware.whole]
     try:
         alike = all([plan_cost(late, judge(late, m, budget_bytes)) == plan_cost(plan, judge(plan, m, budget_bytes)) for m in machines])
     except PlanError:
@@ -51,8 +51,9 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
 
     One that would come after another cache op of its tensor, or not before the next op that uses it, stays.
     """
-    timeline = replay(plan, hardware, budget_bytes, record=True).timeline
-    if timeline is None:
+    result = replay(plan, hardware, budget_bytes, record=True)
+    timeline = result.timeline
+    if timeline is None or not result.feasible:
         return plan
     ended = sorted([(end, i) for i, end in enumerate(timeline.op_end_ns)])
     instants = [end for end, _ in ended]
