@@ -14,8 +14,10 @@ def main() -> None:
     sys.unraisablehook = _interrupt_again
     try:
         from hosim.cli.main import main as run
+        from hosim.new_processes import safe_path
 
-        run()
+        with safe_path():
+            run()
     except KeyboardInterrupt:
         os.write(2, b"interrupted\n")
         sys.exit(130)

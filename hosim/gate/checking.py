@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,8 +18,8 @@ from hosim.gate.cases import Case, Suite
 from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
 from hosim.gate.verdict import CaseVerdict, judge
+from hosim.new_processes import belong_to, without_ctrl_c
 from hosim.plain_text import one_line
-from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.runners import cores
 from hosim.version import __version__
 from hosim.versions import VERSIONS
@@ -146,7 +147,7 @@ def measured(
         yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
         return
     others = active_children()
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=ignore_ctrl_c) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)) as pool:
         try:
             size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
             with without_ctrl_c():

@@ -26,6 +26,7 @@ from hosim.gpu.progress_lines import say
 from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun, record_run
 from hosim.gpu.summary_table import table, write_summary
+from hosim.new_processes import safe_path
 from hosim.validate.kit_files import FORMAT, read_json
 from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     since_s = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
-        with threads(1 if options.dry_run else None):
+        with safe_path(), threads(1 if options.dry_run else None):
             return _do(options, list(arguments), since_s)
     except HosimError as error:
         print(f"hosim.gpu: {error}", file=sys.stderr)  # noqa: T201

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cache
 from typing import TypeVar
 
 from hosim.errors import InputError
 from hosim.limits import within
+from hosim.new_processes import belong_to, safe_path, without_ctrl_c
 from hosim.study.axes import Value
-from hosim.study.new_processes import ignore_ctrl_c, without_ctrl_c
 from hosim.study.rowfile import DIED
 from hosim.study.tasks import AnyTask, solve
 
@@ -95,10 +93,12 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
     from joblib import Parallel, delayed
     from joblib.externals.loky.backend.resource_tracker import ensure_running
 
-    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs)
+    own = {"initializer": belong_to, "initargs": (os.getpid(),)}
+    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs, **own)
     with ExitStack() as stack:
+        stack.enter_context(safe_path())
         with without_ctrl_c(ensure_running):
-            rows = parallel(delayed(_in_worker)(task, os.getpid()) for task in tasks)
+            rows = parallel(delayed(solve)(task) for task in tasks)
             stack.callback(_silently, rows.close)
         while (row := _silently(lambda: next(rows, None))) is not None:
             yield row
@@ -121,23 +121,3 @@ def _silently(do: Callable[[], T]) -> T:
         return do()
     finally:
         threading.excepthook = before
-
-
-def _in_worker(task: AnyTask, parent: int) -> dict[str, Value]:
-    """:func:`solve`, in a process of the pool of the process ``parent``."""
-    _belong_to(parent)
-    return solve(task)
-
-
-@cache
-def _belong_to(parent: int) -> None:
-    """Leave Ctrl-C to the parent process, which ends this one, and exit when the parent is gone."""
-    ignore_ctrl_c()
-    if os.getppid() == parent:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

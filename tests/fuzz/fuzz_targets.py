@@ -90,6 +90,12 @@ SLOW_COMMANDS = (
     "plan w.json -H m.yaml -p layerwise -b 75% -o out.yaml --account program --plan-against reserved",
 )
 IMPORT = "import {} -o out.json"
+STUDIES = (
+    "sweep gpt2 --requests r.jsonl --set blocks=64 --vary token_budget=64,128 -j 1 -o rows.csv",
+    "fit gpt2 --requests r.jsonl --set blocks=64 --smallest token_budget=64..128:3 --within ttft.p95=1000s",
+    "frontier gpt2 --requests r.jsonl --vary blocks=64,128 --against devices -j 1",
+)
+"""Of serving, without the program's name."""
 
 
 def targets(made: Mapping[str, bytes]) -> list[Target]:
@@ -230,6 +236,7 @@ def _kernels(plain: bytes) -> list[Target]:
             ["r.jsonl"],
             [changed_lines, *[changed_json_line] * 3],
             ("serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 --token-budget 1024 --scheduling-policy priority",),
+            [f"serve-{command} -H m.yaml --set scheduling_policy=priority" for command in STUDIES],
         ),
         Target("products", {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain}, ["k.csv"], [changed_csv, changed_table], (converted[1],)),
     ]

@@ -1,5 +1,6 @@
 """Cases as files list them: every field, names and patterns, where files are looked for, and what each error says in full."""
 
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hosim.gate import checking
 from hosim.gate.cases import Case, Suite, find_suite, load_suite, pairs
 from hosim.gate.metrics import OFF, Tolerance, parse_tolerances, tolerance_of
 from hosim.gate.record import Measured
-from hosim.study.new_processes import ignore_ctrl_c
+from hosim.new_processes import belong_to
 
 FILE = """
 baselines = "kept"
@@ -180,8 +181,8 @@ def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     class Killed:
         """A pool whose processes die."""
 
-        def __init__(self, count: int, mp_context: object, initializer: object) -> None:
-            assert (count, initializer) == (2, ignore_ctrl_c)
+        def __init__(self, count: int, mp_context: object, initializer: object, initargs: object) -> None:
+            assert (count, initializer, initargs) == (2, belong_to, (os.getpid(),))
 
         def __enter__(self) -> "Killed":
             return self
@@ -214,8 +215,8 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
     class Pool:
         """Runs everything at once, in this process."""
 
-        def __init__(self, count: int, mp_context: object, initializer: object) -> None:
-            assert (count, initializer) == (3, ignore_ctrl_c)
+        def __init__(self, count: int, mp_context: object, initializer: object, initargs: object) -> None:
+            assert (count, initializer, initargs) == (3, belong_to, (os.getpid(),))
 
         def __enter__(self) -> "Pool":
             return self
