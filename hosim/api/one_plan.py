@@ -295,7 +295,7 @@ def blame(
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> why = hosim.blame(b.build(), "toy", "layerwise", more_bandwidth="1 GB/s", more_memory="10 B")
     >>> print(why)
-    layerwise takes 90 ns, of which its streams wait 40 ns: 40 ns for h2d
+    layerwise takes 90 ns, and its streams wait 40 ns: 40 ns for h2d; its critical path is 50 ns ops on hbm, 40 ns copies over h2d
     >>> print(why.prices[0])
     +1.00 GB/s of h2d saves 20 ns
     """

@@ -14,6 +14,7 @@ from hosim.study import frontier as frontiers
 from hosim.study.diff import Diff
 from hosim.study.fit import Fit
 from hosim.study.frontier import Frontier
+from hosim.study.prices import lines
 from hosim.study.stall_report import Blame
 
 _MOST = 20
@@ -32,5 +33,5 @@ def cell(of: object) -> str:
         return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
     if isinstance(of, Blame):
         longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
-        return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, list(map(str, of.prices)), str(of)))
+        return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
     return f"<pre>{escape(str(of))}</pre>"

@@ -33,14 +33,15 @@ def blame(
 ) -> None:
     """Show what each stall waits for, and what would help.
 
-    Shows the transfer, its channel, what occupied the channel and what would have prevented the stall; then how much time a little more of
-    each resource would save. With --plan the plan stays as it is for each price, else the policy plans again. Exit code 3 if the workload
-    does not fit.
+    Shows the transfer, its channel, what occupied the channel and what would have prevented the stall; then how much time more of each
+    resource would save, and twice as much, by replays of the plan. Without --plan, the policy plans again for other amounts of device
+    memory. Exit code 3 if the workload does not fit.
     """
     from hosim.report import studies
     from hosim.study.blame import rows
-    from hosim.study.prices import steps_of
+    from hosim.study.prices import lines, steps_of
     from hosim.study.stall_report import blame as blamed
+    from hosim.study.stall_report import price_rows
 
     memory, bandwidth = steps_of(more_memory, more_bandwidth)
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
@@ -56,11 +57,8 @@ def blame(
         result = found.result
         head = {"format": "hosim.blame/1", "workload": result.workload, "hardware": result.hardware, "policy": found.policy}
         figures = {"budget_bytes": result.budget_bytes, "makespan_ns": result.makespan_ns}
-        prices = [
-            {"what": p.what, "added": p.added, "makespan_ns": p.makespan_ns, "saves_ns": p.saves_ns, "together": list(p.together)}
-            for p in found.prices
-        ]
-        print_json({**head, **figures, "stalls": rows(found.stalls), "prices": prices})
+        path = [{"what": what, "ns": ns} for what, ns in found.path_ns.items()]
+        print_json({**head, **figures, "stalls": rows(found.stalls), "critical_path": path, "prices": price_rows(found.prices)})
     else:
         longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
-        console().print(studies.blame(rows(longest[:top]), len(longest), found.by_cause, list(map(str, found.prices)), str(found)))
+        console().print(studies.blame(rows(longest[:top]), len(longest), found.by_cause, lines(found.prices), str(found)))

@@ -136,7 +136,7 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
         "at",
         "stall",
         "waits for",
-        "over",
+        "on",
         "queued\nbehind",
         "prevented by",
     )
@@ -145,11 +145,12 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
     for row in rows:
         waits = str(row["tensor"] or row["cause"])
         behind = human_time(row["occupied_ns"]) if row["occupied_ns"] else NOTHING
-        cells = [str(row["op"]), human_time(row["start_ns"]), human_time(row["stall_ns"]), waits, str(row["channel"] or NOTHING), behind]
+        over = str(row["channel"] or row["processor"] or NOTHING)
+        cells = [str(row["op"]) or "(the end)", human_time(row["start_ns"]), human_time(row["stall_ns"]), waits, over, behind]
         table.add_row(*cells, str(row["prevented_by"]))
-    causes = open_table("Stalls by cause", "cause", "channel", "time", left=2)
-    for (cause, channel), spent in by_cause.items():
-        causes.add_row(cause, channel or NOTHING, human_time(spent))
+    causes = open_table("Stalls by cause", "cause", "on", "time", left=2)
+    for (cause, on), spent in by_cause.items():
+        causes.add_row(cause, on or NOTHING, human_time(spent))
     parts: list[RenderableType] = [table, causes] if rows else []
     return Group(*parts, paragraph(*prices, space=True), paragraph(f"{verdict}.", style="bold"))
 

@@ -1,7 +1,7 @@
 """What each stall waits for: the transfer, its channel, what occupied the channel, and what would have prevented the stall.
 
 From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8), so that what the main stream's stalls
-blame on a channel is the channel's ``exposed_ns``.
+blame on a channel is the channel's ``exposed_ns``. The main stream's drain is a wait as well: for what the step goes on with.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import Result, Stall, Timeline, Transfer
+from hosim.study.step_path import PathPart, spent_ns, step_path
 from hosim.timeline import Traffic, blamed, occupancy, occupied_ns
 from hosim.units import human_rate, human_size, human_time
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """How many tensors to name before "and ... more"."""
+DRAIN = "drain"
+"""The cause of the wait of the main stream after its last op (docs/contract.md, rule 8)."""
 _FASTER = 10
 """The largest factor on a channel's bandwidth that is still given as advice."""
 
@@ -33,6 +36,8 @@ _FASTER = 10
 class ExplainedStall:
     """One wait of a stream before an op. Times in nanoseconds; what is ``None`` does not exist for its cause.
 
+    The ``cause`` of the last one of the main stream may be ``drain``: its ops have ended, and the step goes on; then ``op`` is empty.
+    ``processor`` is the tier whose processor runs what it waits for, where that is not the stream's own.
     ``tensor``, ``channel`` and the times are those of the transfer waited for: issued, started and ended. Of the time between issue and
     start, others ``occupied`` the channel for ``occupied_ns``, and for ``held_back_ns`` it could have started but for room or its source.
     ``bandwidth_bytes_per_s`` is what its channel would have had to give it to end in time.
@@ -44,6 +49,7 @@ class ExplainedStall:
     start_ns: int
     end_ns: int
     prevented_by: str
+    processor: str | None = None
     tensor: str | None = None
     channel: str | None = None
     size_bytes: int | None = None
@@ -63,7 +69,7 @@ class ExplainedStall:
 
 
 COLUMNS = (
-    *("stream", "op", "cause", "start_ns", "end_ns", "stall_ns"),
+    *("stream", "op", "cause", "start_ns", "end_ns", "stall_ns", "processor"),
     *("tensor", "channel", "size_bytes", "issued_ns", "started_ns", "ended_ns"),
     *("occupied", "occupied_ns", "held_back_ns", "contention_ns", "bandwidth_bytes_per_s", "prevented_by"),
 )
@@ -85,7 +91,7 @@ def frame_of(stalls: Iterable[ExplainedStall]) -> DataFrame:
 
 
 def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:
-    """The replay of a plan with its timeline, and its stalls in order of time.
+    """The replay of a plan with its timeline, and its stalls in order of time; the drain of the main stream is the last one.
 
     With several devices, the stalls are those of the device that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
     """
@@ -100,7 +106,7 @@ class _View:
     """A timeline with what is looked up in it again and again."""
 
     def __init__(self, plan: Plan, hardware: Hardware, result: Result, timeline: Timeline) -> None:
-        self.graph = plan.graph
+        self.plan, self.graph = plan, plan.graph
         self.hardware = hardware
         self.timeline = timeline
         self.rooms = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
@@ -122,6 +128,32 @@ class _View:
                 self.leaving.setdefault((r.tier, r.end_ns), []).append(r.tensor)
 
     def stalls(self) -> Iterator[ExplainedStall]:
+        yield from self._before_ops()
+        drain = self._drain()
+        if drain is not None:
+            yield drain
+
+    def _drain(self) -> ExplainedStall | None:
+        """The wait of the main stream from its last op to the end of the step, by what the step is at for most of it."""
+        own = [i for i, op in enumerate(self.graph.ops) if op.stream == self.graph.main_stream]
+        start = max([self.timeline.op_end_ns[i] for i in own], default=0)
+        path = [part for part in step_path(self.plan, self.hardware, self.timeline) if part.end_ns > start]
+        if not own or not path:
+            return None
+        end = path[-1].end_ns
+        what, most = next(iter(spent_ns(path, start, end).items()))
+        last = next(part for part in reversed(path) if part.what == what)
+        said = f"{self._named(last)} ending earlier: {what} {human_time(most)} of it"
+        found = ExplainedStall(self.graph.main_stream, "", DRAIN, start, end, said)
+        return replace(found, processor=last.where) if last.op >= 0 else replace(found, channel=last.where)
+
+    def _named(self, part: PathPart) -> str:
+        """A part of the path, as a reader is told what should end earlier."""
+        if part.op >= 0:
+            return f"{self.graph.ops[part.op].name} of stream {self.graph.ops[part.op].stream}"
+        return f"{self._name(self.timeline.transfers[part.transfer].tensor)} over {part.where}" if part.transfer >= 0 else "the waits"
+
+    def _before_ops(self) -> Iterator[ExplainedStall]:
         for stall in self.timeline.stalls:
             x = blamed(self.timeline, stall)
             if x is not None:
@@ -129,7 +161,7 @@ class _View:
             elif stall.cause == "capacity":
                 yield self._explained(stall, self._room(stall.op, stall.end_ns))
             elif stall.cause == "dependency":
-                yield self._explained(stall, self._producer(stall.op, stall.end_ns))
+                yield self._producer(stall)
             else:
                 inspect = human_time(self.hardware.inspect_ns)
                 yield self._explained(stall, f"a plan made beforehand: inspecting an op takes {inspect}")
@@ -215,13 +247,14 @@ class _View:
         """Whether an output is written in place: an op before has used it, so that it is there."""
         return any(0 <= self.timeline.op_end_ns[user] <= now for user in self.graph.users[tensor])
 
-    def _producer(self, op: int, end: int) -> str:
-        producers = set(self.graph.producers[op])
-        ending = [i for i in self.op_ends.get(end, ()) if i in producers]
+    def _producer(self, stall: Stall) -> ExplainedStall:
+        producers = set(self.graph.producers[stall.op])
+        ending = [i for i in self.op_ends.get(stall.end_ns, ()) if i in producers]
         if not ending:
-            return "its producers ending earlier"
-        named = self.graph.ops[ending[-1]]
-        return f"{named.name} of stream {named.stream} ending earlier"
+            return self._explained(stall, "its producers ending earlier")
+        named, waiting = self.graph.ops[ending[-1]], self.graph.ops[stall.op]
+        found = self._explained(stall, f"{named.name} of stream {named.stream} ending earlier")
+        return found if named.processor == waiting.processor else replace(found, processor=tier_of(named, self.hardware))
 
     def _name(self, tensor: int) -> str:
         return self.graph.tensors[tensor].name
@@ -234,9 +267,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
-    """Nanoseconds by (cause, channel or empty), the largest first."""
+    """Nanoseconds by (cause, what it is on), the largest first: a channel, the tier of another processor, or empty."""
     total: dict[tuple[str, str], int] = {}
     for stall in stalls:
-        key = stall.cause, stall.channel or ""
+        key = stall.cause, stall.channel or stall.processor or ""
         total[key] = total.get(key, 0) + stall.stall_ns
     return dict(sorted(total.items(), key=lambda item: -item[1]))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.in_cells import InCells
@@ -16,6 +15,7 @@ from hosim.study.frontier import attempt
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices
 from hosim.study.run_policy import check, make_plan
 from hosim.study.scenario import Question
+from hosim.study.step_path import spent_ns, step_path
 from hosim.units import human_time
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 class Blame(InCells):
     """The stalls of a replay in order of time, and the shadow prices of what it used, the highest first.
 
-    ``replanned`` says that the policy planned again for each price; otherwise prices are those of the plan as it is.
+    ``path_ns`` is what the step is at on its critical path, over all streams, by processor and channel, the largest first; it adds up to
+    the makespan. ``replanned`` says that the policy planned again for other amounts of device memory; every other price, and without it
+    that one, is of the plan as it is.
     """
 
     policy: str
@@ -34,6 +36,7 @@ class Blame(InCells):
     stalls: Sequence[ExplainedStall]
     prices: Sequence[Price]
     replanned: bool
+    path_ns: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def frame(self) -> DataFrame:
@@ -42,29 +45,43 @@ class Blame(InCells):
 
     @property
     def price_frame(self) -> DataFrame:
-        """One row per price: ``what added makespan_ns saves_ns together``."""
+        """One row per price: ``what added makespan_ns saves_ns together note``."""
         from hosim.study.rows import frame
 
-        rows = [{**{key: getattr(p, key) for key in _PRICE}, "together": ", ".join(p.together)} for p in self.prices]
-        return frame(rows, [*_PRICE, "together"])
+        return frame([{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)], _PRICE)
 
     @property
     def by_cause(self) -> Mapping[tuple[str, str], int]:
-        """Nanoseconds by (cause, channel or empty), the largest first."""
+        """Nanoseconds by (cause, what it is on), the largest first: :func:`hosim.study.blame.by_cause`."""
         return by_cause(self.stalls)
 
     def __str__(self) -> str:
+        taken = f"{self.policy} takes {human_time(self.result.makespan_ns or 0)}"
+        path = ", ".join(f"{human_time(ns)} {what}" for what, ns in self.path_ns.items())
+        at = f"; its critical path is {path}" if len(self.path_ns) > 1 else ""
         total = sum(stall.stall_ns for stall in self.stalls)
         if not total:
-            return f"{self.policy} takes {human_time(self.result.makespan_ns or 0)} and never waits"
-        causes = ", ".join(f"{human_time(ns)} for {channel or cause}" for (cause, channel), ns in self.by_cause.items())
-        return f"{self.policy} takes {human_time(self.result.makespan_ns or 0)}, of which its streams wait {human_time(total)}: {causes}"
+            return f"{taken} and never waits{at}"
+        causes = ", ".join(f"{human_time(ns)} for {_cause(*key)}" for key, ns in self.by_cause.items())
+        return f"{taken}, and its streams wait {human_time(total)}: {causes}{at}"
 
     __repr__ = __str__
     written_by = "hosim.api.study_cells"
 
 
-_PRICE = ("what", "added", "makespan_ns", "saves_ns")
+_PRICE = ("what", "added", "makespan_ns", "saves_ns", "together", "note")
+
+
+def price_rows(found: Sequence[Price]) -> list[dict[str, Any]]:
+    """The prices as rows, the highest first."""
+    return [{key: list(value) if isinstance(value := getattr(p, key), tuple) else value for key in _PRICE} for p in found]
+
+
+def _cause(cause: str, on: str) -> str:
+    """What a stall waits for, in a sentence."""
+    if cause == "transfer" or not on:
+        return on or cause
+    return f"{cause} on {on}"
 
 
 def blame(
@@ -76,7 +93,7 @@ def blame(
 ) -> Blame:
     """Stalls and prices of the policy's plan, or of the ``plan`` given.
 
-    With a ``plan``, prices are those of that plan as it is; without one, the policy plans again for each price. Raises
+    Prices are those of the plan as it is; but without a ``plan``, the policy plans again for other amounts of device memory. Raises
     :class:`InfeasibleError` if the plan does not fit.
     """
     budget = question.budget_bytes
@@ -87,14 +104,11 @@ def blame(
         check(made, question.hardware, budget)
     result, stalls = stalls_of(made, question.hardware, budget)
 
-    def replanned(hardware: Hardware, within: int) -> Result:
+    def planned(hardware: Hardware, within: int) -> Result:
         return attempt(replace(question, hardware=hardware, budget=within))
 
-    def as_it_is(hardware: Hardware, within: int) -> Result:
-        assert plan is not None
-        return engine.replay(plan, hardware, within)
-
-    found = prices(
-        replanned if plan is None else as_it_is, question.hardware, result, more_memory_bytes, more_bandwidth_bytes_per_s, progress
-    )
-    return Blame(made.policy if plan is not None else question.choice.label, result, stalls, found, plan is None)
+    answer = planned if plan is None else None
+    found = prices(made, question.hardware, result, more_memory_bytes, more_bandwidth_bytes_per_s, progress, answer)
+    assert result.timeline is not None
+    path = spent_ns(step_path(made, question.hardware, result.timeline), 0, result.makespan_ns or 0)
+    return Blame(made.policy if plan is not None else question.choice.label, result, stalls, found, plan is None, path)

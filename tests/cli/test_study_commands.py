@@ -141,6 +141,10 @@ def test_frontier() -> None:
     assert (none["smallest_bytes"], len(none["rows"])) == (None, 1)
 
 
+GIVEN = "the times of all of its ops are given"
+PINNED = "its copies are timed as pinned, and toy has no rate for others (channels.h2d.pageable)"
+
+
 def test_blame() -> None:
     """10 GB/s more are 11 B/ns: v takes 2.7 ns, which is rounded up."""
     stall = {
@@ -150,6 +154,7 @@ def test_blame() -> None:
         "start_ns": 0,
         "end_ns": 30,
         "stall_ns": 30,
+        "processor": None,
         "tensor": "v",
         "channel": "h2d",
         "size_bytes": 30,
@@ -164,31 +169,49 @@ def test_blame() -> None:
         "prevented_by": "v living in hbm and not in ddr",
     }
     prices = [
-        {"what": "h2d", "added": "10.0 GB/s", "makespan_ns": 73, "saves_ns": 27, "together": []},
-        {"what": "hbm", "added": "1 GB", "makespan_ns": 100, "saves_ns": 0, "together": []},
+        {"what": "h2d", "added": "10.0 GB/s", "makespan_ns": 73, "saves_ns": 27},
+        {"what": "h2d", "added": "twice the bandwidth", "makespan_ns": 85, "saves_ns": 15},
+        {"what": "hbm", "added": "1 GB", "makespan_ns": 100, "saves_ns": 0},
+        {"what": "hbm", "added": "twice the room", "makespan_ns": 100, "saves_ns": 0},
+        {"what": "hbm", "added": "twice the bandwidth", "makespan_ns": None, "saves_ns": None, "note": GIVEN},
+        {"what": "hbm", "added": "twice the FLOP/s", "makespan_ns": None, "saves_ns": None, "note": GIVEN},
+        {"what": "ddr", "added": "twice the room", "makespan_ns": 100, "saves_ns": 0},
+        {"what": "ddr", "added": "pageable memory", "makespan_ns": None, "saves_ns": None, "note": PINNED},
     ]
     head = {"format": "hosim.blame/1", "workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": 100, "makespan_ns": 100}
-    assert data("blame") == {**head, "stalls": [stall], "prices": prices}
+    path = [{"what": "ops on hbm", "ns": 70}, {"what": "copies over h2d", "ns": 30}]
+    assert data("blame") == {
+        **head,
+        "stalls": [stall],
+        "critical_path": path,
+        "prices": [{"together": [], "note": "", **price} for price in prices],
+    }
     asked = ("-b", "79B", "--top", "1", "--more-memory", "1 B", "--more-bandwidth", "1 GB/s")
     assert hosim("blame", *asked) == (
         dedent("""\
             Stalls (the longest 1 of 2)
 
-                                                    queued
-             before     at  stall  waits for  over  behind  prevented by
-             ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-             g       80 ns  40 ns          w   h2d   30 ns  room for it, or a copy to read, 40 ns earlier: h2d was idle
+                                                   queued
+             before     at  stall  waits for   on  behind  prevented by
+             ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+             g       80 ns  40 ns          w  h2d   30 ns  room for it, or a copy to read, 40 ns earlier: h2d was idle
 
             Stalls by cause
 
-             cause     channel   time
-             ────────────────────────
-             transfer  h2d      70 ns
+             cause     on    time
+             ────────────────────
+             transfer  h2d  70 ns
 
             +1 B of hbm saves 40 ns
+            twice the room of hbm saves 40 ns
             +1.00 GB/s of h2d saves 35 ns
+            twice the bandwidth of h2d saves 35 ns
+            twice the bandwidth of hbm; twice the FLOP/s of hbm: the times of all of its ops are given
+            pageable memory of ddr: its copies are timed as pinned, and toy has no rate for others (channels.h2d.pageable)
+            Nothing is saved by twice the room of ddr
 
-            layerwise takes 140 ns, of which its streams wait 70 ns: 70 ns for h2d."""),
+            layerwise takes 140 ns, and its streams wait 70 ns: 70 ns for h2d; \
+its critical path is 70 ns copies over h2d, 70 ns ops on hbm."""),
         "",
     )
 

@@ -126,22 +126,31 @@ def test_a_fit() -> None:
 
 
 def test_the_blame() -> None:
-    transfer = {"tensor": "w[0]", "cause": "transfer", "channel": "h2d", "occupied_ns": 5_000, "prevented_by": "a long [story]"}
-    room = {"tensor": None, "cause": "capacity", "channel": None, "occupied_ns": 0, "prevented_by": "x"}
+    transfer = {
+        "tensor": "w[0]",
+        "cause": "transfer",
+        "channel": "h2d",
+        "processor": None,
+        "occupied_ns": 5_000,
+        "prevented_by": "a long [story]",
+    }
+    room = {"tensor": None, "cause": "capacity", "channel": None, "processor": None, "occupied_ns": 0, "prevented_by": "x"}
     rows = [{"op": "f", "start_ns": 1_000, "stall_ns": 23_000} | transfer, {"op": "g", "start_ns": 2_000, "stall_ns": 13_000} | room]
+    rows.append({"op": "", "start_ns": 3_000, "stall_ns": 4_000} | room | {"cause": "drain", "processor": "ddr"})
     causes = {("transfer", "h2d"): 33_000, ("capacity", ""): 17_000}
     assert lines(studies.blame(rows, 1234, causes, ["price a", "price b"], "verdict")) == table("""
-        Stalls (the longest 2 of 1,234)
-                                                     queued
-         before       at    stall  waits for  over   behind  prevented by
-         ──────────────────────────────────────────────────────────────────
-         f       1.00 us  23.0 us       w[0]   h2d  5.00 us  a long [story]
-         g       2.00 us  13.0 us   capacity     -        -  x
+        Stalls (the longest 3 of 1,234)
+                                                       queued
+         before          at    stall  waits for   on   behind  prevented by
+         ────────────────────────────────────────────────────────────────────
+         f          1.00 us  23.0 us       w[0]  h2d  5.00 us  a long [story]
+         g          2.00 us  13.0 us   capacity    -        -  x
+         (the end)  3.00 us  4.00 us      drain  ddr        -  x
         Stalls by cause
-         cause     channel     time
-         ──────────────────────────
-         transfer  h2d      33.0 us
-         capacity  -        17.0 us
+         cause     on      time
+         ──────────────────────
+         transfer  h2d  33.0 us
+         capacity  -    17.0 us
         price a
         price b
         verdict.
@@ -369,7 +378,8 @@ def test_a_listing() -> None:
 
 
 def test_only_the_last_column_of_a_blame_folds() -> None:
-    row = {"op": "g", "start_ns": 2_000, "stall_ns": 13_000, "tensor": None, "cause": "capacity", "channel": None, "occupied_ns": 0}
+    row = {"op": "g", "start_ns": 2_000, "stall_ns": 13_000, "tensor": None, "cause": "capacity", "occupied_ns": 0}
+    row |= {"channel": None, "processor": None}
     shown = studies.blame([row | {"prevented_by": "x"}], 1, {}, [], "v")
     first = shown.renderables[0]  # type: ignore[attr-defined]
     assert [column.no_wrap for column in first.columns] == [True] * 6 + [False]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.cli.main import app
+from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Fabric
@@ -153,6 +154,7 @@ def test_rows_and_sums_of_stalls() -> None:
             "start_ns": 55,
             "end_ns": 70,
             "stall_ns": 15,
+            "processor": None,
             "tensor": "w",
             "channel": "h2d",
             "size_bytes": 40,
@@ -176,7 +178,10 @@ def test_an_op_that_the_runtime_looks_at() -> None:
     found = blame(Question(chain(1), replace(MACHINE, inspect_ns=30), parse_choice("on_demand"), 100))
     (stall,) = found.stalls
     assert (stall.cause, stall.prevented_by) == ("runtime", "a plan made beforehand: inspecting an op takes 30 ns")
-    assert str(found) == "on_demand takes 50 ns, of which its streams wait 30 ns: 30 ns for runtime"
+    assert (
+        str(found)
+        == "on_demand takes 50 ns, and its streams wait 30 ns: 30 ns for runtime; its critical path is 30 ns waits, 20 ns ops on hbm"
+    )
     assert str(blame(Question(chain(2), MACHINE, parse_choice("resident"), 1000))) == "resident takes 40 ns and never waits"
 
 
@@ -189,9 +194,11 @@ def test_an_op_without_room() -> None:
     b.op("f1", "any", outputs=["a"], duration_ns=10)
     made = b.build()
     moves = (CacheOp("store", 0, "hbm", "ddr", 0), CacheOp("detach", 0, "hbm", None, 0), CacheOp("prefetch", 0, "ddr", "hbm", 1))
-    (stall,) = stalls_of(Plan(made, cache_ops=moves), MACHINE, 150 - 10)[1]
+    stall, drain = stalls_of(Plan(made, cache_ops=moves), MACHINE, 150 - 10)[1]
     assert (stall.op, stall.cause, stall.start_ns, stall.end_ns) == ("f1", "capacity", 5, 105)
     assert stall.prevented_by == "10 B more of hbm: it waited for v to go"
+    assert (drain.op, drain.cause, drain.start_ns, drain.end_ns, drain.channel) == ("", "drain", 115, 215, "h2d")
+    assert drain.prevented_by == "v over h2d ending earlier: copies over h2d 100 ns of it"
 
 
 def test_an_op_that_waits_for_another_stream() -> None:
@@ -210,11 +217,12 @@ def test_what_is_blamed_on_a_channel_is_its_exposed_time(policy: str, budget: in
     made = make_plan(chain(24), replace(MACHINE, inspect_ns=3), parse_choice(policy), budget)
     result, stalls = stalls_of(made, replace(MACHINE, inspect_ns=3), budget)
     for name, figures in result.channels.items():
-        assert sum(s.stall_ns for s in stalls if s.channel == name) == figures.exposed_ns
+        assert sum(s.stall_ns for s in stalls if s.channel == name and s.cause == "transfer") == figures.exposed_ns
     for cause, spent in result.stall_ns.items():
         assert sum(s.stall_ns for s in stalls if s.cause == cause) == spent
+    assert sum(s.stall_ns for s in stalls if s.cause == "drain") == result.drain_ns
     for s in stalls:
-        if s.channel is not None:
+        if s.channel is not None and s.cause == "transfer":
             assert s.started_ns - s.issued_ns == s.occupied_ns + s.held_back_ns
             assert min(s.occupied_ns, s.held_back_ns) >= 0
             assert s.ended_ns == s.end_ns
@@ -224,9 +232,10 @@ def test_what_is_blamed_on_a_channel_is_its_exposed_time(policy: str, budget: in
 def test_prices_are_finite_differences() -> None:
     question = Question(chain(24), MACHINE, parse_choice("belady"), 100)
     found = blame(question, more_memory_bytes=100, more_bandwidth_bytes_per_s=10**9)
-    by_name = {price.what: price for price in found.prices}
+    by_name = {price.what: price for price in found.prices if price.added in ("100 B", "1.00 GB/s")}
     assert set(by_name) == {"hbm", "h2d"}
-    wider = question.with_settings({"channels.h2d.bandwidth": "2 GB/s"}).answer()
+    plan = make_plan(question.graph, MACHINE, question.choice, 100)
+    wider = replay(plan, question.with_settings({"channels.h2d.bandwidth": "2 GB/s"}).hardware, 100)
     assert by_name["h2d"].makespan_ns == wider.makespan_ns
     assert by_name["h2d"].saves_ns == found.result.makespan_ns - wider.makespan_ns > 0
     roomier = replace(question, budget=200).answer()
@@ -241,12 +250,12 @@ def test_a_channel_is_raised_with_its_fabrics() -> None:
     machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
     made = make_plan(chain(6), machine, parse_choice("layerwise"), 100)
     found = blame(Question(chain(6), machine, parse_choice("layerwise"), 100), made, 1, 10**9)
-    (price,) = [p for p in found.prices if p.what == "h2d"]
-    assert price.together == ("link",)
-    assert price.saves_ns > 0
+    step, twice = [p for p in found.prices if p.what == "h2d"]
+    assert step.together == twice.together == ("link",)
+    assert step.saves_ns == twice.saves_ns > 0
     assert not found.replanned
     with pytest.raises(InputError, match="at least 1 B of memory"):
-        prices(lambda hardware, budget: found.result, machine, found.result, 0)
+        prices(made, machine, found.result, 0)
 
 
 def test_what_does_not_fit_is_no_stall() -> None:
@@ -265,7 +274,15 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.loads(done.stdout)
     assert data["format"] == "hosim.blame/1"
     assert sum(row["stall_ns"] for row in data["stalls"]) > 0
-    assert {price["what"] for price in data["prices"]} == {"hbm", "h2d"}
+    assert {(price["what"], price["added"]) for price in data["prices"] if price["saves_ns"] is not None} == {
+        *[("hbm", added) for added in ("1 GB", "twice the room")],
+        *[("h2d", added) for added in ("10.0 GB/s", "twice the bandwidth")],
+        ("ddr", "twice the room"),
+    }
+    assert {price["note"] for price in data["prices"] if price["what"] == "hbm" and price["saves_ns"] is None} == {
+        "the times of all of its ops are given"
+    }
+    assert sum(part["ns"] for part in data["critical_path"]) == data["makespan_ns"]
     table = CliRunner().invoke(app, [*arguments, "--plan", "plan.json", "--top", "2"], env={"COLUMNS": "140"})
     assert table.exit_code == 0
     assert "Stalls (the longest 2 of" in table.stdout
@@ -305,10 +322,10 @@ def on_the_cpu() -> list[ExplainedStall]:
 
 def test_ops_on_other_processors_wait_for_copies_into_their_tier() -> None:
     """f until 30, g down until 60, u until 110, w up until 130. No copy could have begun before its tensor was made."""
-    found = [(s.stream, s.op, s.cause, s.start_ns, s.end_ns, s.tensor, s.channel, s.prevented_by) for s in on_the_cpu()]
+    found = [(s.stream, s.op, s.cause, s.start_ns, s.end_ns, s.tensor, s.channel or s.processor, s.prevented_by) for s in on_the_cpu()]
     assert found == [
-        ("cpu", "u", "dependency", 0, 30, None, None, "f of stream compute ending earlier"),
+        ("cpu", "u", "dependency", 0, 30, None, "hbm", "f of stream compute ending earlier"),
         ("cpu", "u", "transfer", 30, 60, "g", "d2h", "f of stream compute, which writes g, ending earlier"),
-        ("compute", "h", "dependency", 30, 110, None, None, "u of stream cpu ending earlier"),
+        ("compute", "h", "dependency", 30, 110, None, "ddr", "u of stream cpu ending earlier"),
         ("compute", "h", "transfer", 110, 130, "w", "h2d", "u of stream cpu, which writes w, ending earlier"),
     ]

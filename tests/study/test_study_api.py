@@ -231,7 +231,7 @@ def test_blame_and_diff_take_plans_and_policies() -> None:
     of_plan, of_policy = hosim.blame(plan, MACHINE, budget=100), hosim.blame(GRAPH, MACHINE, "layerwise", 100)
     assert_frame_equal(of_plan.frame, of_policy.frame)
     assert (of_plan.replanned, of_policy.replanned) == (False, True)
-    assert list(of_plan.price_frame.columns) == ["what", "added", "makespan_ns", "saves_ns", "together"]
+    assert list(of_plan.price_frame.columns) == ["what", "added", "makespan_ns", "saves_ns", "together", "note"]
     other = make_plan(GRAPH, MACHINE, parse_choice("memory_peak"), 100)
     found = hosim.diff(plan, other, hardware=MACHINE, budget=100)
     assert str(found) == str(hosim.diff("layerwise", "memory_peak", GRAPH, MACHINE, 100))
@@ -323,8 +323,8 @@ def test_every_argument_of_a_study_reaches_it() -> None:
     least = hosim.fit(GRAPH, MACHINE, "layerwise", 130, smallest="channels.h2d.engines=1..3")
     assert (least.wanted, least.slowdown) == ("smallest", None)
     priced = hosim.blame(GRAPH, MACHINE, "layerwise", 130, more_memory="3 B", more_bandwidth="7 GB/s")
-    assert {price.added for price in priced.prices} == {"3 B", "7.00 GB/s"}
-    assert {price.added for price in hosim.blame(GRAPH, MACHINE, "layerwise", 130).prices} == {"1 GB", "10.0 GB/s"}
+    assert {price.added for price in priced.prices} > {"3 B", "7.00 GB/s"}
+    assert {price.added for price in hosim.blame(GRAPH, MACHINE, "layerwise", 130).prices} > {"1 GB", "10.0 GB/s"}
 
 
 def test_what_is_refused_in_full() -> None:

@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 from sweeping import MACHINE, chain
 
+from hosim.cache_plan import CacheOp, Plan
+from hosim.engine import replay
 from hosim.errors import InputError
+from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric, Hardware
 from hosim.result import ChannelFigures, Result
 from hosim.study import frontier as module
@@ -219,34 +222,48 @@ def test_where_a_curve_is_refined() -> None:
     assert (module._smallest(fits, 400, 1024), module._smallest(fits, 100, 399)) == (400, None)
 
 
-def test_prices_of_memory_and_of_channels_that_were_used() -> None:
-    """More memory does not fit, the link is raised with its channel, and d2h has moved nothing."""
+def test_the_policy_plans_again_for_device_memory_alone() -> None:
+    """More memory does not fit, the link is raised with its channel, and d2h, which moves nothing, and its fabric have no price."""
     machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)), Fabric("other", 10**9, ("d2h",))))
-    idle, used = ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0), ChannelFigures(1, 9, 9, 0, 0, 0, 0, 0.5)
-    base = replace(result(100, 70), channels={"h2d": used, "d2h": idle})
+    b = GraphBuilder("one")
+    b.op("f", "any", inputs=[b.tensor("w", 40, "parameter", home="ddr")], duration_ns=10)
+    plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, 0)))
     asked: list[tuple[Hardware, int]] = []
 
-    def answer(hardware: Hardware, budget: int) -> Result:
+    def planned(hardware: Hardware, budget: int) -> Result:
         asked.append((hardware, budget))
-        return result(budget, 50) if budget == 100 else result(budget, None)
+        return result(budget, None)
 
     said: list[str] = []
-    found = prices(answer, machine, base, 3, 7, said.append)
-    assert found == [Price("h2d", "7 B/s", 50, 20, ("link",)), Price("hbm", "3 B", None, None)]
-    assert said == ["with 3 B more of hbm", "with 7 B/s more of h2d"]
-    wider = tuple(replace(c, bandwidth_bytes_per_s=10**9 + 7) if c.name == "h2d" else c for c in machine.channels)
-    roomier = (replace(machine.tiers[0], capacity_bytes=1003), machine.tiers[1])
-    assert asked == [
-        (replace(machine, tiers=roomier), 103),
-        (replace(machine, channels=wider, fabrics=(Fabric("link", 10**9 + 7, ("h2d",)), machine.fabrics[1])), 100),
+    found = prices(plan, machine, replay(plan, machine, 100), 3, 10**9, said.append, planned)
+    given = "the times of all of its ops are given"
+    assert found == [
+        Price("h2d", "1.00 GB/s", 30, 20, ("link",)),
+        Price("h2d", "twice the bandwidth", 30, 20, ("link",)),
+        Price("hbm", "3 B", None, None),
+        Price("hbm", "twice the room", None, None),
+        Price("link", "1.00 GB/s", 50, 0),
+        Price("link", "twice the bandwidth", 50, 0),
+        Price("hbm", "twice the bandwidth", None, None, note=given),
+        Price("hbm", "twice the FLOP/s", None, None, note=given),
+        Price("ddr", "twice the room", 50, 0),
+        Price(
+            *("ddr", "pageable memory", None, None),
+            note="its copies are timed as pinned, and two tiers has no rate for others (channels.h2d.pageable)",
+        ),
     ]
-    assert [str(price) for price in found] == ["+7 B/s of h2d (with link) saves 20 ns", "+3 B of hbm: does not fit"]
-    assert str(Price("h2d", "1 GB/s", 80, -10)) == "+1 GB/s of h2d costs 10 ns"
-    assert str(Price("h2d", "1 GB/s", 70, 0)) == "+1 GB/s of h2d saves nothing"
+    assert said[:3] == ["with 3 B more of hbm", "with 100 B more of hbm", "with 1.00 GB/s of h2d"]
+    assert [(hardware.device.capacity_bytes, budget) for hardware, budget in asked] == [(1003, 103), (1100, 200)]
+    as_it_is = prices(plan, machine, replay(plan, machine, 100), 2 * 10**9, 10**9)
+    assert {price.added: price.saves_ns for price in as_it_is if price.what == "hbm"} == {
+        "2 GB": 0,
+        "twice the room": 0,
+        "twice the bandwidth": None,
+        "twice the FLOP/s": None,
+    }
     for memory, bandwidth in ((0, 1), (1, 0)):
-        wrong = refused(lambda memory=memory, bandwidth=bandwidth: prices(answer, machine, base, memory, bandwidth))
+        wrong = refused(lambda memory=memory, bandwidth=bandwidth: prices(plan, machine, found, memory, bandwidth))
         assert wrong == "prices: expected at least 1 B of memory and 1 B/s of bandwidth"
-    assert prices(answer, machine, base, 2 * 10**9, 10**9)[1].added == "2 GB"
 
 
 def test_a_channel_with_more_bandwidth_raises_its_fabrics_by_as_much() -> None:

@@ -1,0 +1,111 @@
+"""What a step spends its time on: the chain of ops and transfers that ends last, each of which began when the one before it ended.
+
+It goes over all streams, the processors of all tiers and the drain, so that its parts add up to the makespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosim.cache_plan import Plan
+from hosim.hardware import Hardware
+from hosim.processors import tier_of
+from hosim.result import Stall, Timeline
+
+OPS, COPIES, WAITS = "ops on", "copies over", "waits"
+"""What a part of the path is: ops on a processor, which its tier names, copies over a channel, or a wait that neither explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """From ``start_ns`` to ``end_ns`` the step is at this: ``kind`` is one of the above, ``where`` the tier or the channel."""
+
+    kind: str
+    where: str
+    start_ns: int
+    end_ns: int
+    op: int = -1
+    transfer: int = -1
+
+    @property
+    def what(self) -> str:
+        """Kind and place, as a reader is told."""
+        return f"{self.kind} {self.where}".strip()
+
+
+def step_path(plan: Plan, hardware: Hardware, timeline: Timeline) -> list[PathPart]:
+    """The parts of the path, the first one first; each begins where the one before it ends, and the first at 0."""
+    walk = _Walk(plan, hardware, timeline)
+    parts: list[PathPart] = []
+    now = max(walk.ending, default=0)
+    part = walk.first(walk.ending.get(now, ()))
+    while now > 0:
+        if part is None:  # nothing that ends here let it begin: a runtime's inspection, or room that another device has left
+            earlier = max([end for end in walk.ending if end < now], default=0)
+            parts.append(PathPart(WAITS, "", earlier, now))
+            now = earlier
+            part = walk.first(walk.ending.get(now, ()))
+            continue
+        if part.end_ns > part.start_ns:
+            parts.append(part)
+        now = part.start_ns
+        part = walk.before(part)
+    return parts[::-1]
+
+
+def spent_ns(parts: Iterable[PathPart], start_ns: int, end_ns: int) -> Mapping[str, int]:
+    """Nanoseconds of ``[start_ns, end_ns)`` by what the step is at, the largest first."""
+    spent: dict[str, int] = {}
+    for part in parts:
+        within = min(part.end_ns, end_ns) - max(part.start_ns, start_ns)
+        if within > 0:
+            spent[part.what] = spent.get(part.what, 0) + within
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+
+class _Walk:
+    """A timeline with what ends at each instant, and what each op waited for last."""
+
+    def __init__(self, plan: Plan, hardware: Hardware, timeline: Timeline) -> None:
+        self.plan, self.graph, self.timeline = plan, plan.graph, timeline
+        self.ending: dict[int, list[PathPart]] = {}
+        self._seen: set[PathPart] = set()
+        self._waited: dict[int, Stall] = {stall.op: stall for stall in timeline.stalls}  # in order of their ends: the last one stays
+        times = zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
+        self._ops = [PathPart(OPS, tier_of(self.graph.ops[i], hardware), start, end, op=i) for i, (start, end) in enumerate(times)]
+        moves = enumerate(timeline.transfers)
+        self._transfers = [PathPart(COPIES, x.channel, x.start_ns, x.end_ns, transfer=k) for k, x in moves]
+        for part in (*self._ops, *self._transfers):
+            if part.end_ns >= 0:
+                self.ending.setdefault(part.end_ns, []).append(part)
+
+    def first(self, parts: Sequence[PathPart]) -> PathPart | None:
+        """The first of these that the path does not have yet."""
+        found = next((part for part in parts if part not in self._seen), None)
+        if found is not None:
+            self._seen.add(found)
+        return found
+
+    def before(self, part: PathPart) -> PathPart | None:
+        """What ended when a part of the path began, and let it begin."""
+        here = self.ending.get(part.start_ns, [])
+        wanted = self._before_op(part) if part.op >= 0 else self._before_transfer(part)
+        return self.first([*[p for p in wanted if p.end_ns == part.start_ns], *here])
+
+    def _before_op(self, part: PathPart) -> list[PathPart]:
+        op, stall = self.graph.ops[part.op], self._waited.get(part.op)
+        if stall is not None and stall.end_ns == part.start_ns:
+            if stall.transfer is not None:
+                return [self._transfers[stall.transfer]]
+            if stall.cause == "capacity":
+                return [p for p in self.ending.get(part.start_ns, ()) if p.transfer >= 0]
+            return [self._ops[i] for i in self.graph.producers[part.op]]
+        return [p for p in self.ending.get(part.start_ns, ()) if p.op >= 0 and self.graph.ops[p.op].stream == op.stream]
+
+    def _before_transfer(self, part: PathPart) -> list[PathPart]:
+        x = self.timeline.transfers[part.transfer]
+        if x.start_ns > x.issue_ns:
+            return [p for p in self.ending.get(x.start_ns, ()) if p.where == x.channel]
+        issued = self.plan.cache_ops[x.cache_op].after if 0 <= x.cache_op < len(self.plan.cache_ops) else -1
+        return [self._ops[issued]] if issued >= 0 else []
