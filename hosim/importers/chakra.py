@@ -45,6 +45,10 @@ _KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
 _TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
 _PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator that calls others is split into several nodes: name(0), name(1)
 _LARGEST = 1 << 60
+_METADATA_FIELDS = {1: (2,), 2: (2,)}
+"""The wire types of the fields of ``GlobalMetadata``: version and attributes."""
+_NODE_FIELDS = {1: (0,), 2: (2,), 3: (0,), 4: (0, 2), 5: (0, 2), 6: (0,), 7: (0,), 8: (2,), 9: (2,), 10: (2,)}
+"""The wire types of the fields of ``Node``, from its id to its attributes; lists of numbers may be packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +73,20 @@ class _ChakraNode:
 
 
 def is_chakra(head: bytes) -> bool:
-    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata message before a node."""
+    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata message before a node.
+
+    Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there has to be of its type, in its order.
+    """
     if head.lstrip()[:1] == b"{":
         return b'"workload_graph"' in head
     try:
         begin, metadata = next(wire.messages(head))
-        reader = wire.Reader()
-        attributes = [reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)]
-        has_node = wire.begins(head, begin + len(metadata), [1, 2])
+        if not wire.is_message(metadata, 0, len(metadata), _METADATA_FIELDS):
+            return False
+        size, node = wire.varint(head, begin + len(metadata))
+        return size > 0 and wire.is_message(head, node, node + size, _NODE_FIELDS)
     except (wire.WireError, StopIteration):
         return False
-    return bool(attributes) and all(isinstance(a.get(1, [0])[0], bytes) for a in attributes) and has_node
 
 
 def import_chakra(path: str | os.PathLike[str]) -> Graph:
@@ -148,8 +155,8 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
             attribute = reader.fields(raw)
             name = attribute.get(1, [b""])[0]
             values = [value[-1] for number, value in attribute.items() if number > 2]
-            if isinstance(name, bytes) and values:
-                attributes[name] = values[-1]
+            if isinstance(name, bytes):
+                attributes[name] = values[-1] if values else 0
     thread, collective = attributes.get(b"tid"), attributes.get(b"comm_type")
     return _ChakraNode(
         where,

@@ -6,8 +6,7 @@ importer turns into its own message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hosim.limits import limit, refusal
 
@@ -75,10 +74,17 @@ class Reader:
         return found
 
 
-def begins(data: Part, at: int, keys: Sequence[int]) -> bool:
-    """Whether the message at a place, preceded by its length, begins with these fields; ``data`` may end within it."""
-    _, at = varint(data, at)
-    return [key for _, key, _, _ in islice(places(data, at), len(keys))] == keys
+def is_message(data: Part, at: int, end: int, types: Mapping[int, Collection[int]]) -> bool:
+    """Whether a message from ``at`` to ``end`` has fields of these wire types by number, in their order; ``data`` may end within it."""
+    last = 0
+    try:
+        for begin, key, _, _ in places(memoryview(data)[:end], at):
+            if key < last or data[begin] & 7 not in types.get(key, ()):
+                return False
+            last = key
+    except WireError:
+        return end > len(data) and last > 0
+    return True
 
 
 def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, int]]:

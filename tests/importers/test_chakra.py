@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_chakra import field, message, node, tensor
+from make_chakra import field, message, node, tensor, varint
 
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
@@ -221,3 +221,36 @@ def test_mutated_published_files_import_or_say_why(tmp_path: Path, beginnings: l
 def test_what_a_node_is_by_its_type(tmp_path: Path, kind: int, said: str) -> None:
     graph = read_json(tmp_path, NODE, NODE | {"Id": 2, "Name": "moves", "NodeType": kind, "is_cpu_op": False, "data_deps": [1]})
     assert [op.kind for op in graph.ops] == ["matmul", said]
+
+
+def proto3(number: int, value: int | str | bytes) -> bytes:
+    """A field as proto3 writes it: left out if it is 0 or empty."""
+    return field(number, value) if value else b""
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", field(1, "0.0.4"), field(2, field(1, "schema") + field(29, "1.0.2-chakra.0.0.4")), field(1, "0.0.4") + field(2, field(1, "rank"))],
+)
+@given(
+    first=st.sampled_from((0, 1, 5)),
+    nodes=st.lists(st.tuples(st.sampled_from(("", "COMP_NODE")), st.sampled_from((0, 4)), st.sampled_from((0, 7))), min_size=1, max_size=4),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_proto3_leaves_out_is_zero(metadata: bytes, first: int, nodes: list[tuple[str, int, int]], tmp_path: Path) -> None:
+    content, written = message(metadata), []
+    for place, (name, kind, micros) in enumerate(nodes):
+        deps = varint(first + place - 1) if place else b""
+        fields = proto3(1, first + place) + proto3(2, name) + proto3(3, kind) + proto3(5, deps) + proto3(7, micros)
+        content += message(fields + field(10, field(1, "is_cpu_op") + field(27, 0)))
+        written.append((f"{name}.{first + place}", place - 1 if place else None))
+    (tmp_path / "t.et").write_bytes(content)
+    graph = load_any(tmp_path / "t.et")
+    assert [(op.name, op.deps[0] if op.deps else None) for op in graph.ops] == written
+    assert [op.stream for op in graph.ops] == ["compute"] * len(nodes)
+
+
+def test_an_attribute_without_a_value_is_zero(tmp_path: Path) -> None:
+    collective = field(2, "sum") + field(3, 7) + field(7, 3) + field(10, field(1, "comm_type"))
+    (tmp_path / "t.et").write_bytes(message(field(1, "0.0.4")) + message(collective))
+    assert [op.kind for op in load_any(tmp_path / "t.et").ops] == ["all_reduce"]
