@@ -1,7 +1,8 @@
 """How much hosim reads, unpacks and computes at most, so that no file and no option takes all of the memory or hours.
 
 A limit has a default, which ``HOSIM_LIMITS`` replaces: ``HOSIM_LIMITS="unpacked_bytes=8GiB,devices=100000"``. The variable is read when a
-limit is asked for. Whoever reads input asks :func:`limit` before it allocates, and refuses with :func:`refusal`, or calls :func:`within`.
+limit is asked for. Whoever reads input asks :func:`limit` before it allocates, and refuses with :func:`refusal`, or calls :func:`within`;
+what an input repeats without writing it again is counted by a :class:`Budget` while it is written out.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "values": Limit(10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"),
         "yaml_values": Limit(500_000, "values", "how many values a YAML or TOML file has: its lines, commas and opening brackets"),
         "records": Limit(1_000_000, "records", "how many entries, nodes, messages or rows are read from a trace, model, table or database"),
+        "nodes": Limit(100_000, "nodes", "how many nodes the functions of a model become where they are called"),
         "nesting_depth": Limit(200, "levels of nesting", "how deep lists, objects and messages lie in one another"),
         "integer_digits": Limit(1_000, "digits in a number", "how long a number is written"),
         "name_length": Limit(10_000, "characters in a name", "how long a name is"),
@@ -158,3 +160,33 @@ def within(name: str, found: int, *, source: str | None = None, where: str | Non
     if found > limit(name):
         raise refusal(name, found, source=source, where=where)
     return found
+
+
+class Budget:
+    """What is left of a limit for one input: all that is read from it, and all that is written out of it, is drawn from here.
+
+    Parameters
+    ----------
+    name
+        The limit, such as ``records``.
+
+    Examples
+    --------
+    >>> budget = Budget("devices")
+    >>> budget.draw(16_000)
+    >>> budget.draw(1_000, where="stages")
+    Traceback (most recent call last):
+    hosim.errors.InputError: stages: expected at most 16384 devices, got more; HOSIM_LIMITS="devices=32768" raises this limit
+    """
+
+    __slots__ = ("_left", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._left = limit(name)
+
+    def draw(self, count: int = 1, *, source: str | None = None, where: str | None = None) -> None:
+        """Take ``count`` of what is left; raises the :func:`refusal` if there is less."""
+        self._left -= count
+        if self._left < 0:
+            raise refusal(self._name, source=source, where=where)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.limits import LIMITS, limit, refusal, within
+from hosim.limits import LIMITS, Budget, limit, refusal, within
 
 
 def test_a_limit_has_its_default_or_what_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +98,13 @@ def test_the_page_lists_every_limit_with_its_default() -> None:
     page = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
     rows = [tuple(cell.strip(" `") for cell in line.split("|")[1:4]) for line in page.splitlines() if line.startswith("| `")]
     assert rows == [(name, one.text(one.default), one.meaning) for name, one in LIMITS.items()]
+
+
+def test_a_budget_refuses_what_goes_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSIM_LIMITS", "records=10")
+    budget = Budget("records")
+    for _ in range(4):
+        budget.draw(2)
+    budget.draw(2)
+    with pytest.raises(InputError, match=r"^f: line 3: expected at most 10 records, got more; HOSIM_LIMITS=\"records=20\""):
+        budget.draw(source="f", where="line 3")

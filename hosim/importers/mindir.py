@@ -31,6 +31,7 @@ from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
 from hosim.io.bounded import mapped
+from hosim.limits import Budget, within
 
 __all__ = ["import_mindir"]
 
@@ -102,6 +103,9 @@ class _MindirWalk:
     recording: Recording = field(default_factory=Recording)
     constants: dict[str, Any] = field(default_factory=dict)
     parameters: set[str] = field(default_factory=set)
+    nodes: Budget = field(default_factory=lambda: Budget("nodes"))
+    values: Budget = field(default_factory=lambda: Budget("records"))
+    """Functions that call each other make a small file arbitrarily long, and so do tuples of tuples."""
 
     def graph(self, name: str) -> Graph:
         main = self.model.main
@@ -120,7 +124,7 @@ class _MindirWalk:
                     self.constants[node.output] = self._constant(node)
         result = self._run(main, values, (main.name,))
         meta = {"source": "MindIR", "mindspore": self.model.version[:100], **_NOTES, **self.recording.missing()}
-        return self.recording.graph(name, meta, _tensors(result))
+        return self.recording.graph(name, meta, self._tensors(result))
 
     def _made(self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation") -> Any:
         """A new value with a shape: a tensor, a tuple of tensors, or nothing if the shape is not that of a tensor."""
@@ -136,7 +140,10 @@ class _MindirWalk:
 
     def _run(self, function: Function, values: dict[str, Any], stack: tuple[str, ...]) -> Any:
         """The result of a function whose inputs have these values."""
+        within("nesting_depth", len(stack), where=function.name[:100])
         for node in function.nodes:
+            if len(stack) > 1:
+                self.nodes.draw(where=node.label)
             values[node.output] = self._node(node, values, stack)
         results = tuple(self._value(name, values, function.name) for name in function.outputs)
         return results[0] if len(results) == 1 else results
@@ -173,6 +180,7 @@ class _MindirWalk:
             function = _nth(inputs, 0, where)
             if not isinstance(function, _Closure):
                 raise InputError("expected a function as the first input", where=where)
+            self.values.draw(len(function.given), where=where)
             return _Closure(function.function, (*function.given, *inputs[1:]))
         if operator in ("Switch", "switch"):
             condition, *ways = inputs or [None]
@@ -209,7 +217,7 @@ class _MindirWalk:
 
     def _operator(self, node: Node, inputs: Sequence[Any]) -> Any:
         """A primitive that computes: its result, and the step that it is."""
-        reads = _tensors(inputs)
+        reads = self._tensors(inputs)
         first = inputs[0] if inputs else None
         if node.operator in _VIEWS and isinstance(first, StaticTensor) and isinstance(node.shape, Shape) and -1 not in node.shape.dims:
             view = StaticTensor(first.storage, node.shape.dims, *node.shape.dtype)
@@ -220,7 +228,7 @@ class _MindirWalk:
         if node.operator in _OPTIMIZERS or (node.writes and node.operator.startswith(("Assign", "Scatter"))):
             return self._update(node, inputs)
         result = self._made(_short(node.output), node.shape)
-        makes = _tensors(result)
+        makes = self._tensors(result)
         # others, such as BatchNorm in training, overwrite inputs that they take directly and not through a Load
         direct = zip(node.inputs, inputs, strict=True) if node.writes else ()
         writes = [value for name, value in direct if name in self.parameters and isinstance(value, StaticTensor)]
@@ -240,6 +248,18 @@ class _MindirWalk:
         )
         return result
 
+    def _tensors(self, value: Any) -> list[StaticTensor]:
+        """The tensors in nested tuples, in order."""
+        found, pending = [], [value]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, StaticTensor):
+                found.append(part)
+            elif isinstance(part, (tuple, list)):
+                self.values.draw(len(part))
+                pending += reversed(part)
+        return found
+
     def _update(self, node: Node, inputs: Sequence[Any]) -> Any:
         """A primitive that overwrites inputs; what it returns is the first of them."""
         places, gradient = _OPTIMIZERS.get(node.operator, ((0,), None))
@@ -247,7 +267,7 @@ class _MindirWalk:
         kind = operator_kind(node.operator)
         if not written:
             result = self._made(_short(node.output), node.shape)
-            self.recording.step(node.label, kind, _tensors(inputs), _tensors(result))
+            self.recording.step(node.label, kind, self._tensors(inputs), self._tensors(result))
             return result
         for state in written[1:]:
             if self.recording.kind_of(state) == "parameter":
@@ -255,7 +275,7 @@ class _MindirWalk:
         taken = inputs[gradient] if gradient is not None and gradient < len(inputs) else None
         if isinstance(taken, StaticTensor) and self.recording.kind_of(taken) == "activation":
             self.recording.turn(taken, "gradient")
-        self.recording.step(node.label, kind, _tensors(inputs), (), written)
+        self.recording.step(node.label, kind, self._tensors(inputs), (), written)
         return tuple(written) if isinstance(node.shape, tuple) else written[0]
 
 
@@ -291,13 +311,6 @@ def _kernel(operator: str, inputs: Sequence[Any], made: StaticTensor, flops: int
     if operator not in {*_MATMULS, "Addmm"} or len(inputs) <= second or not isinstance(inputs[second], StaticTensor):
         return UNKNOWN
     return product_kernel(made.shape, inputs[second].shape, flops)
-
-
-def _tensors(value: Any) -> list[StaticTensor]:
-    """The tensors in nested tuples."""
-    if isinstance(value, StaticTensor):
-        return [value]
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (tuple, list)) else []
 
 
 def _nth(inputs: Sequence[Any], place: int, where: str) -> Any:

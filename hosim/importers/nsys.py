@@ -24,7 +24,7 @@ from hosim.errors import InputError
 from hosim.importers.kineto import call_role
 from hosim.importers.kineto_events import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
 from hosim.importers.sqlite_tables import plain_tables
-from hosim.limits import limit, refusal
+from hosim.limits import Budget
 
 __all__ = ["is_nsys", "read_nsys"]
 
@@ -73,7 +73,7 @@ class _Export:
     def __init__(self, connection: sqlite3.Connection, columns: Mapping[str, Collection[str]]) -> None:
         self._connection = connection
         self._columns = columns
-        self._records = self._length = 0
+        self._budgets = Budget("records"), Budget("unpacked_bytes")
         if _STRINGS not in self._columns:
             raise InputError(f"expected the table {_STRINGS}; write it with: nsys export --type sqlite")
         self._strings: dict[object, str] = {}
@@ -228,14 +228,10 @@ class _Export:
         if process in columns and self._process is not None:
             where, arguments = f' WHERE "{process}" >> {_THREAD_BITS} = ? >> {_THREAD_BITS}', (self._process,)
         rows = self._connection.execute(f'SELECT {chosen} FROM "{table}" NOT INDEXED{where} ORDER BY rowid', arguments)
-        records, length = limit("records"), limit("unpacked_bytes")
+        records, texts = self._budgets
         for row in rows:
-            self._records += 1
-            self._length += sum([len(v) for v in row if isinstance(v, str | bytes)])
-            if self._records > records:
-                raise refusal("records", self._records, where=table)
-            if self._length > length:
-                raise refusal("unpacked_bytes", self._length, where=table)
+            records.draw(where=table)
+            texts.draw(sum([len(v) for v in row if isinstance(v, str | bytes)]), where=table)
             yield row
 
     def _text(self, key: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 
 from hosim.importers import wire
-from hosim.limits import limit, refusal
+from hosim.limits import Budget, limit, refusal
 
 _WEIGHTS = frozenset((4, 5, 6, 7, 9, 10, 11))
 """The fields of a tensor that hold its elements."""
@@ -36,7 +36,7 @@ class _Light:
     """Copies a message without weights, and counts the fields of all messages."""
 
     def __init__(self) -> None:
-        self._left = limit("records")
+        self._budget = Budget("records")
         self._known: dict[str, Mapping[int, Any]] = {}
 
     def message(self, message: memoryview, kind: Any, levels: int) -> wire.Part:
@@ -48,7 +48,7 @@ class _Light:
         parts: list[wire.Part] = []
         copied = 0  # everything before is in ``parts``, or dropped
         for begin, key, body, end in wire.places(message):
-            self._count(0)
+            self._budget.draw()
             if body is None:
                 continue
             if is_tensor and key in _WEIGHTS and end - body > _MOST:
@@ -61,7 +61,7 @@ class _Light:
                     parts += (message[copied:begin], wire.header(key, len(light)), light)
                     copied = end
             else:
-                self._count((end - body) // _BYTES_OF_A_FIELD)
+                self._budget.draw(1 + (end - body) // _BYTES_OF_A_FIELD)
         return b"".join([*parts, message[copied:]]) if copied else message
 
     def _inside(self, kind: Any) -> Mapping[int, Any]:
@@ -70,8 +70,3 @@ class _Light:
         if name not in self._known:
             self._known[name] = {field.number: field.message_type for field in kind.fields if field.message_type is not None}
         return self._known[name]
-
-    def _count(self, more: int) -> None:
-        self._left -= 1 + more
-        if self._left < 0:
-            raise refusal("records")

@@ -14,6 +14,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.onnx_contrib import Answer, ContribCall, contrib
 from hosim.importers.onnx_flops import onnx_flops, onnx_kernel
+from hosim.importers.onnx_functions import check_calls
 from hosim.importers.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import LARGEST, Recording, StaticTensor
@@ -36,6 +37,7 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
     try:
         model = onnx.ModelProto.FromString(content)
         if len(model.functions):
+            check_calls(model)
             model = inliner.inline_local_functions(model)
         return _OnnxWalk(model).graph(name, dims)
     except InputError:

@@ -38,9 +38,6 @@ ELEMENTS: Mapping[int, tuple[str, int]] = {
 LARGEST = 1 << 60
 """More bytes than any tensor has; only damaged files have such sizes."""
 
-MOST_STEPS = 2_000_000
-"""More steps than any model has; functions that call each other can make a small file arbitrarily long."""
-
 
 @dataclass(frozen=True, slots=True)
 class StaticTensor:
@@ -139,10 +136,8 @@ class Recording:
         """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
 
         ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
-        kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` at the limits.
+        kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` for impossible sizes.
         """
-        if len(self._steps) >= MOST_STEPS:
-            raise InputError(f"more than {MOST_STEPS:,} operators once its functions are inlined; this is not the graph of a model")
         made = sum(t.size_bytes for t in makes)
         seen = {(t.storage, t.shape): t.size_bytes for t in reads}
         read = sum(seen.values())

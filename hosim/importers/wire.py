@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from hosim.limits import limit, refusal
+from hosim.limits import Budget
 
 Part = bytes | memoryview
 """Bytes of a message; a view if they are many, so that weights are not copied."""
@@ -53,7 +53,7 @@ class Reader:
     """Reads the messages of one file. More fields than the limit ``records`` allows, in all messages together, are refused."""
 
     def __init__(self) -> None:
-        self._left = limit("records")
+        self._budget = Budget("records")
 
     def fields(self, message: Part) -> Fields:
         """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size.
@@ -62,9 +62,7 @@ class Reader:
         """
         found: dict[int, list[int | Part]] = {}
         for begin, key, body, end in places(message):
-            self._left -= 1
-            if self._left < 0:
-                raise refusal("records")
+            self._budget.draw()
             value: int | Part
             if body is None:
                 value, _ = varint(message, varint(message, begin)[1])

@@ -18,7 +18,7 @@ from typing import TypedDict, Unpack
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder
-from hosim.limits import limit, refusal
+from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
 from hosim.models.packed import CACHES, PACKINGS, packed_bytes
@@ -106,7 +106,7 @@ class Tape:
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
-        self._most = limit("records")
+        self._names = Budget("records")
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
@@ -315,8 +315,7 @@ class Tape:
     def reserve(self, name: str) -> None:
         """Nothing else gets this name; there are no more names than a file may have records."""
         self._taken.add(name)
-        if len(self._taken) > self._most:
-            raise refusal("records")
+        self._names.draw()
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import islice, repeat, takewhile
 from random import Random
 from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
-from hosim.limits import within
+from hosim.limits import limit, within
 from hosim.serving.request import Request
 from hosim.serving.request_files import read_requests
 from hosim.units import parse_time
@@ -50,7 +50,7 @@ def _bursts(own: Mapping[str, float]) -> _Gaps:
 
     def gaps(draw: Random) -> Iterator[float]:
         while True:
-            yield from [0.0] * (size - 1)
+            yield from repeat(0.0, size - 1)
             yield -size * math.log(1 - draw.random())
 
     return gaps
@@ -117,7 +117,8 @@ def draw_requests(text: str) -> tuple[Request, ...]:
         listed = list(islice(arrivals, count))
     else:
         within("records", math.ceil(rate * ends / _SECOND), source=f"requests {name}")
-        listed = list(takewhile(lambda arrival: arrival < ends, arrivals))
+        listed = list(islice(takewhile(lambda arrival: arrival < ends, arrivals), limit("records") + 1))  # bursts may be many at once
+        within("records", len(listed), source=f"requests {name}")
     if not listed:
         raise InputError(f"no request arrives within {asked['duration']}", source=f"requests {name}")
     lengths = _lengths(name, asked)

@@ -13,6 +13,7 @@ from hosim.errors import InputError
 from hosim.io.bounded import read_bytes
 from hosim.io.csv_text import check_widths, csv_rows
 from hosim.io.reading import decode
+from hosim.limits import Budget, within
 from hosim.serving.request import Request
 
 _MOST = 1 << 40
@@ -92,9 +93,11 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
 
 def _lines(text: str, source: str) -> list[Request]:
     found = []
+    budget = Budget("records")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        budget.draw(source=source, where=f"line {number}")
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -117,6 +120,7 @@ def _columns(text: str, source: str) -> list[Request]:
         known = " or ".join(map(_keys, _COLUMNS))
         raise InputError(f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}", source=source)
     check_widths(rows, source)
+    within("records", len(rows) - 1, source=source)
     read = _date_s if layout.unit_ns == 0 else float
     return [_request(dict(zip(header, row, strict=True)), layout, source, number, read) for number, row in enumerate(rows[1:], 2)]
 
@@ -135,8 +139,9 @@ def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, 
     arrival = round(checked(layout.arrival, read, what) * (layout.unit_ns or 10**9))
     prompt, output = (int(checked(name, _count, "a whole number of at least 0")) for name in (layout.prompt, layout.output))
     blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
-    if not isinstance(blocks, (list, tuple)) or not all(type(block) is int for block in blocks):
-        raise InputError("expected a list of whole numbers", source=source, where=f"line {number}, {layout.blocks}")
+    if not isinstance(blocks, (list, tuple)) or not all(type(block) is int and block.bit_length() <= 64 for block in blocks):
+        # larger ones can be chosen so that a table of them takes time with the square of their count
+        raise InputError("expected a list of whole numbers of at most 64 bits", source=source, where=f"line {number}, {layout.blocks}")
     return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens, _priority(row.get("priority", 0), source, number))
 
 

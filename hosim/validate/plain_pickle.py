@@ -1,66 +1,134 @@
-"""Safe reader of pickles of plain containers: it looks up, calls and builds nothing.
+"""Safe reader of pickles of plain containers: it looks up, calls and builds nothing else.
 
-A pickle is a program for a small machine. Before it runs, each of its instructions is checked against the few that make numbers, strings,
-lists, tuples and dicts. An instruction that names a class or function, calls it, or sets the state of an object is refused, and so is one
-that makes the machine reserve memory out of proportion to the file.
+A pickle is a program for a small machine. This is that machine with the few instructions that make numbers, strings, lists, tuples and
+dicts. An instruction that names a class or function, calls it, or sets the state of an object is refused, and so is a key that is neither
+text nor a small number: numbers can be chosen so that a dict of them takes time with the square of their count.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 import pickletools
 from collections import deque
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hosim.errors import InputError
-from hosim.limits import limit, refusal
+from hosim.limits import Budget
 
-_ADMITTED = frozenset(
+_PUSHED = frozenset(
     (
-        *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
         *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
         *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-        *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
-        *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
-        *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
     )
 )
-_NUMBERED = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
-"""The machine makes room for every number up to the arguments of these."""
-
-
-class _Unpickler(pickle.Unpickler):
-    """The machine itself. After the check it has nothing to look up; if it tries, this refuses."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
+_MADE: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_DICT": dict,
+}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_REMEMBERED = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"))
+_RECALLED = frozenset(("GET", "BINGET", "LONG_BINGET"))
+_LARGEST_KEY = 1 << 16
+_PROTOCOL = 5
+"""The newest protocol whose instructions are known."""
 
 
 def load_plain(data: bytes) -> Any:
     """The value in a pickle of numbers, strings, None, lists, tuples and dicts.
 
-    Raises `InputError`, before anything of the pickle runs, if it contains more or is damaged.
+    Raises `InputError` if it contains more, is damaged, or has a key that is neither text nor a number below 65,536.
     """
     try:
-        _check(data)
-        return _Unpickler(io.BytesIO(data)).load()
+        return _Machine().run(data)
     except InputError:
         raise
     except Exception as error:  # a damaged program can fail in any way
         raise InputError(f"the pickle is damaged: {str(error)[:100] or type(error).__name__}") from None
 
 
-def _check(data: bytes) -> None:
-    texts: deque[str] = deque(maxlen=2)
-    most = limit("values")
-    for count, (instruction, argument, _) in enumerate(pickletools.genops(data)):
-        if count > most:
-            raise refusal("values")
-        if isinstance(argument, str):
-            texts.append(argument[:60])
-        if instruction.name not in _ADMITTED:
-            names = ".".join(texts) if instruction.name == "STACK_GLOBAL" else argument[:60] if isinstance(argument, str) else ""
-            raise InputError(f"expected plain containers only, it has the instruction {instruction.name}" + f" of {names}" * bool(names))
-        if instruction.name in _NUMBERED and isinstance(argument, int) and not 0 <= argument <= count:
-            raise InputError(f"expected at most {count} remembered values by then, it numbers one {argument}")
+class _Machine:
+    """The values that are being made, those that lie below each open mark, and those that are remembered."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._below: list[list[Any]] = []
+        self._memory: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> Any:
+        texts: deque[str] = deque(maxlen=2)
+        budget = Budget("values")
+        for instruction, argument, _ in pickletools.genops(data):
+            budget.draw()
+            name = instruction.name
+            if name in _PUSHED:
+                self._stack.append(argument)
+            elif name == "STOP":
+                return self._stack.pop()
+            elif not self._do(name, argument):
+                names = ".".join(texts) if name == "STACK_GLOBAL" else argument[:60] if isinstance(argument, str) else ""
+                raise InputError(f"expected plain containers only, it has the instruction {name}" + f" of {names}" * bool(names))
+            if isinstance(argument, str):
+                texts.append(argument[:60])
+        raise ValueError("it does not end")
+
+    def _do(self, name: str, argument: Any) -> bool:
+        """Carry out an instruction that pushes no number or text of its own; false for one that is not admitted."""
+        if name in _MADE:
+            self._stack.append(_MADE[name]())
+        elif name in _REMEMBERED:
+            self._memory[len(self._memory) if name == "MEMOIZE" else argument] = self._stack[-1]
+        elif name in _RECALLED:
+            self._stack.append(self._memory[argument])
+        elif name == "MARK":
+            self._below.append(self._stack)
+            self._stack = []
+        elif name == "APPEND":
+            item = self._stack.pop()
+            self._list().append(item)
+        elif name == "SETITEM":
+            pair = [self._stack.pop(-2), self._stack.pop()]
+            _put(self._stack[-1], pair)
+        elif name in _TUPLES:
+            count = _TUPLES[name]
+            self._stack[-count:] = [tuple(self._stack[-count:])]
+        elif name in ("APPENDS", "SETITEMS", "LIST", "TUPLE", "DICT"):
+            self._collect(name)
+        elif name == "PROTO":
+            if argument > _PROTOCOL:
+                raise ValueError(f"it is of protocol {argument}")
+        elif name != "FRAME":
+            return False
+        return True
+
+    def _collect(self, name: str) -> None:
+        """Carry out an instruction that takes everything since the last mark."""
+        items, self._stack = self._stack, self._below.pop()
+        if name == "APPENDS":
+            self._list().extend(items)
+        elif name == "SETITEMS":
+            _put(self._stack[-1], items)
+        elif name == "DICT":
+            made: dict[Any, Any] = {}
+            _put(made, items)
+            self._stack.append(made)
+        else:
+            self._stack.append(items if name == "LIST" else tuple(items))
+
+    def _list(self) -> list[Any]:
+        if not isinstance(self._stack[-1], list):
+            raise TypeError("it appends to what is no list")
+        return self._stack[-1]
+
+
+def _put(target: Any, items: list[Any]) -> None:
+    """Put keys and values, which come in turn, into a dict."""
+    if not isinstance(target, dict) or len(items) % 2:
+        raise ValueError("it sets items of what is no dict, or keys without values")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if type(key) is not str and not (type(key) is int and 0 <= key < _LARGEST_KEY):
+            raise InputError(f"expected keys of dicts that are text, got {ascii(key)[:40]}")
+        target[key] = value

@@ -230,7 +230,12 @@ def proto3(number: int, value: int | str | bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "metadata",
-    [b"", field(1, "0.0.4"), field(2, field(1, "schema") + field(29, "1.0.2-chakra.0.0.4")), field(1, "0.0.4") + field(2, field(1, "rank"))],
+    [
+        b"",
+        field(1, "0.0.4"),
+        field(2, field(1, "schema") + field(29, "1.0.2-chakra.0.0.4")),
+        field(1, "0.0.4") + field(2, field(1, "rank")),
+    ],
 )
 @given(
     first=st.sampled_from((0, 1, 5)),

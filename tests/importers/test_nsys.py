@@ -378,8 +378,11 @@ def test_only_the_named_tables_can_be_had(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ("records=300", r'x\.sqlite: CUPTI_ACTIVITY_KIND_KERNEL: expected at most 300 records, got 301; HOSIM_LIMITS="records=301" raises'),
-        ("unpacked_bytes=1000", r"x\.sqlite: StringIds: expected at most 1kB after unpacking, got 1.01kB"),
+        (
+            "records=300",
+            r'x\.sqlite: CUPTI_ACTIVITY_KIND_KERNEL: expected at most 300 records, got more; HOSIM_LIMITS="records=600"',
+        ),
+        ("unpacked_bytes=1000", r"x\.sqlite: StringIds: expected at most 1kB after unpacking, got more"),
         ("database_bytes=8KiB", r"x\.sqlite: expected at most 8KiB in a database, got \S+; "),
     ],
 )

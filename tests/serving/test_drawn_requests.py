@@ -77,6 +77,7 @@ def test_seeds_and_other_lengths_leave_arrivals_as_they_are():
         ("poisson:rate=1:duration=0s", "requests poisson: no request arrives within 0s"),
         ("poisson:rate=1:lengths=a:prompt=2", "requests poisson: give lengths, or prompt and output"),
         ("poisson:rate=1e9:duration=60s", "requests poisson: expected at most 1000000 records, got 60000000000"),
+        ("bursts:rate=10:duration=1s:size=999999999999", "requests bursts: expected at most 1000000 records, got 1000001"),
         (
             "uniform:rate=1",
             "requests: expected NAME:PARAMETER=VALUE with poisson, gamma, bursts, as in poisson:rate=10, got 'uniform:rate=1'",
@@ -87,6 +88,10 @@ def test_what_cannot_be_drawn(text, message):
     with pytest.raises(InputError) as caught:
         draw_requests(text)
     assert str(caught.value).startswith(message)
+
+
+def test_a_burst_of_any_size_takes_no_more_than_is_asked_for():
+    assert [request.arrival_ns for request in draw_requests("bursts:rate=10:size=999999999999:count=3")] == [0, 0, 0]
 
 
 def test_a_process_that_there_is_not():

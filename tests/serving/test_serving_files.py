@@ -273,3 +273,24 @@ def test_the_overhead_of_a_server_is_found_again():
     fewer = run(0)
     with pytest.raises(InputError, match="measured: 10 measured requests, but 9 were served"):
         beside_measured(fewer, real)
+
+
+@pytest.mark.parametrize("row", ['{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}\n', "1,m,5,2,7,c\n"])
+def test_no_more_requests_than_the_limit(tmp_path, monkeypatch, row):
+    monkeypatch.setenv("HOSIM_LIMITS", "records=10")
+    head = "" if row.startswith("{") else BURST
+    (tmp_path / "r").write_text(head + row * 10)
+    assert len(read_requests(tmp_path / "r")) == 10
+    (tmp_path / "r").write_text(head + row * 11)
+    with pytest.raises(InputError, match="expected at most 10 records, got "):
+        read_requests(tmp_path / "r")
+
+
+def test_ids_of_blocks_are_numbers_that_a_table_can_hold(tmp_path):
+    for block, fits in ((-1, True), ((1 << 64) - 1, True), (1 << 64, False), ((1 << 61) - 1 << 40, False)):
+        (tmp_path / "r").write_text(lines({"timestamp": 3, "input_length": 600, "output_length": 9, "hash_ids": [block]}))
+        if fits:
+            assert read_requests(tmp_path / "r")[0].prefix == (block,)
+        else:
+            with pytest.raises(InputError, match="line 1, hash_ids: expected a list of whole numbers of at most 64 bits"):
+                read_requests(tmp_path / "r")
