@@ -43,14 +43,14 @@ def load_plain(data: bytes) -> Any:
     Raises `InputError` if it contains more, is damaged, or has a key that is neither text nor a number below 65,536.
     """
     try:
-        return _Machine().run(data)
+        return _PickleMachine().run(data)
     except InputError:
         raise
     except Exception as error:  # a damaged program can fail in any way
         raise InputError(f"the pickle is damaged: {str(error)[:100] or type(error).__name__}") from None
 
 
-class _Machine:
+class _PickleMachine:
     """The values that are being made, those that lie below each open mark, and those that are remembered."""
 
     def __init__(self) -> None:
