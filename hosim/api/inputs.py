@@ -90,22 +90,19 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
         from hosim.io.spec_file import check_spec
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
-    from hosim.importers.model_config import load_config, name_of
+    from hosim.importers.model_config import name_of
+    from hosim.importers.model_names import builder_parameters
     from hosim.models.build import build
 
-    if "model_type" in workload:
-        workload = {"model": dict(workload)}
-    if "model" not in workload:
+    if "model_type" not in workload and "model" not in workload:
         raise InputError(
             "expected a workload (with ops), a spec (with a builder), a config.json (with a model_type) or parameters of a builder (with a "
             f"model); got a mapping with {', '.join(map(repr, list(workload)[:8])) or 'nothing in it'}",
             source="workload",
         )
-    model = workload.get("model")
-    if isinstance(model, str) and (model.endswith(".json") or os.path.isfile(os.path.join(model, "config.json"))):
-        workload = {**workload, "model": load_config(model)}
+    parameters = builder_parameters(workload)
     try:
-        return build(name_of(workload), workload)
+        return build(name_of(parameters), parameters)
     except InputError as error:
         raise InputError(error.message, source="workload", where=error.where) from None
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.inputs import Machine, machine
-from hosim.api.serving_run import serve
+from hosim.api.inputs import Machine, machine, named
+from hosim.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
 from hosim.errors import InputError
+from hosim.importers.model_config import name_of
+from hosim.importers.model_names import builder_parameters
 from hosim.io.reading import unknown_name
-from hosim.serving.asked_requests import asked_requests, changed_requests
+from hosim.models.build import parameters_of
+from hosim.serving.asked_requests import asked_requests, changeable, changed_requests
 from hosim.serving.request_files import RequestRows
 from hosim.study.axes import Settings, Value
 from hosim.study.rows import FEASIBLE
@@ -113,7 +115,7 @@ class ServingTask:
 
     def failed(self, error: str) -> dict[str, Value]:
         """The row of a point that has no result."""
-        model = str(self.question.model.get("model"))
+        model = name_of({"model": self.question.model["model"]})
         hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
         named: dict[str, Value] = {"model": model, "hardware": hardware, FEASIBLE: False, "error": error}
         return {"point": self.key, **dict.fromkeys(COLUMNS), **named}
@@ -133,14 +135,28 @@ def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return [(count, found)] if unlike is None else [(unlike["instances"], unlike), (count - unlike["instances"], found)]
 
 
+def check_options(options: Iterable[str]) -> None:
+    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`."""
+    known = serve_defaults()
+    for name in options:
+        if name not in known:
+            raise InputError(unknown_name("option", name, known), source=name)
+
+
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:
     """Raise :class:`InputError` for a field that is none: ``requests.X``, ``model.X``, ``hardware`` or an option of :func:`hosim.serve`."""
-    options = [name for name, one in inspect.signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    options = serve_defaults()
     for field in fields:
-        if not field.startswith((REQUESTS, MODEL)) and field not in (HARDWARE, *options):
-            raise InputError(unknown_name("field", field, ["requests.rate", "model.tensor", HARDWARE, *options]), source=field)
         if field == "model.model":
             raise InputError("the model cannot be varied; ask for each by itself", source=field)
+        if field.startswith(REQUESTS):
+            what, known = "parameter", [f"{REQUESTS}{name}" for name in changeable(question.requests)]
+        elif field.startswith(MODEL):
+            what, known = "parameter", [f"{MODEL}{name}" for name in parameters_of(question.model) if name not in SAID_BY_REQUESTS]
+        else:
+            what, known = "field", ["requests.rate", "model.tensor", HARDWARE, *options]
+        if field not in known:
+            raise InputError(unknown_name(what, field, known), source=field)
 
 
 def tasks_of(question: ServingQuestion, points: Sequence[Settings]) -> list[ServingTask]:
@@ -159,7 +175,6 @@ def asked_question(
     """The question that a user asks. Raises :class:`InputError` for requests that cannot be read, and unknown options."""
     if isinstance(requests, RequestRows) or not isinstance(requests, (str, os.PathLike)):
         raise InputError("expected a file, or arrivals to draw such as 'poisson:rate=10'", source="requests")
-    parameters = dict(model) if isinstance(model, Mapping) else {"model": os.fspath(model)}
-    asked = ServingQuestion(parameters, hardware, requests, dict(options), limits_ns)
-    check_serving_fields(asked, options)
-    return asked
+    check_options(options)
+    parameters = builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
+    return ServingQuestion(parameters, hardware, requests, dict(options), limits_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ SCHEDULING = ("fcfs", "priority")
 """Who goes first."""
 SENDING = ("whole", "layers")
 """When a prompt's cache is transferred to an engine that decodes."""
+SAID_BY_REQUESTS = ("phase", "batch", "sequence", "context")
+"""Parameters of a model that requests say."""
 PREEMPTIONS = ("recompute", "swap")
 """What becomes of a preempted sequence."""
 
@@ -149,6 +152,7 @@ def serve(
     ([3, 2], 0)
     """
     from hosim.api.unlike_engines import about_prefill, unlike_prefill
+    from hosim.importers.model_names import builder_parameters
     from hosim.serving.asked_requests import asked_requests
     from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
     from hosim.serving.engine_loop import serve_requests
@@ -171,9 +175,9 @@ def serve(
     )
     if not 0 < real(memory_share, "memory_share") <= 1:
         raise InputError(f"expected a share above 0 and at most 1, got {memory_share!r}", source="memory_share")
-    parameters = dict(model) if isinstance(model, Mapping) else {"model": named(model, "model")}
+    parameters = builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
     profile = machine(hardware)
-    fixed = next((name for name in ("phase", "batch", "sequence", "context") if name in parameters), None)
+    fixed = next((name for name in SAID_BY_REQUESTS if name in parameters), None)
     if fixed is not None:
         raise InputError("the requests say this: leave it out", source="model", where=fixed)
     overhead_ns = _nanoseconds(overhead)
@@ -212,7 +216,7 @@ def serve(
     taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
     held = cache_blocks(modelled, limits, memory_share, taken) if blocks is None else whole(blocks, "blocks", 1)
     time_of = modelled if iterations is None else read_recorded_iterations(file_of(iterations, "iterations"), modelled.layers, overhead_ns)
-    about = {"model": str(parameters["model"]), "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
+    about = {"model": modelled.name, "hardware": profile.name, "block_tokens": block_tokens, "overhead_ns": overhead_ns}
     about |= {"devices": modelled.devices, "block_bytes": block_tokens * modelled.cache_bytes_per_token}
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
     guessed = 0 if iterations is not None else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
@@ -234,6 +238,11 @@ def serve(
     about |= {"instances": count, "router": router}
     served = serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead, kv=tiers, weights=planned)
     return replace(served, about=about)
+
+
+def serve_defaults() -> dict[str, Any]:
+    """The options of :func:`hosim.serve` with their defaults."""
+    return {name: one.default for name, one in inspect.signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY}
 
 
 def _weight_room(

@@ -214,6 +214,7 @@ def serve(
     latencies stand beside a real server's.
     """
     from hosim.api.serving_run import serve as served
+    from hosim.importers.model_names import builder_parameters
     from hosim.plain_text import counted
     from hosim.report import serving_table
     from hosim.serving.asked_requests import asked_requests
@@ -233,10 +234,12 @@ def serve(
     if fit_first is not None and parse_time(overhead):
         raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
     of_model = settings_of(set_)
-    for name in ("model", *([] if tensor == 1 else ["tensor"]), *([] if expert == 1 else ["expert"])):
-        if name in of_model:
-            raise InputError(f"{name} is given twice; keep one", source="--set")
-    parameters = {"model": model, **({"tensor": tensor} if tensor > 1 else {}), **({"expert": expert} if expert > 1 else {}), **of_model}
+    parameters = builder_parameters(model)
+    for given in ({"tensor": tensor} if tensor > 1 else {}, {"expert": expert} if expert > 1 else {}, of_model):
+        for name, value in given.items():
+            if name in parameters:
+                raise InputError(f"{name} is given twice; keep one", source="--set" if given is of_model else f"--{name}")
+            parameters[name] = value
     listed = asked_requests(requests)
     real = None if measured is None else as_served(read_measured_requests(measured), listed)
     if real is not None:
@@ -301,6 +304,15 @@ def serve(
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)
+
+
+def options_of(texts: list[str] | None) -> dict[str, object]:
+    """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for one that is none."""
+    from hosim.api.serving_points import check_options
+
+    found = settings_of(texts)
+    check_options(found)
+    return found
 
 
 def settings_of(texts: list[str] | None) -> dict[str, object]:

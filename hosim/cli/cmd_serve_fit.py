@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Model, Requests, settings_of
+from hosim.cli.cmd_serve import Model, Requests, options_of
 from hosim.cli.cmd_serve_sweep import Set
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import progress
@@ -39,7 +39,7 @@ def serve_fit(
     from hosim.report.serving_studies_table import serving_fit
 
     with progress("serving"):
-        found = fitted(model, hardware, requests, largest=largest, smallest=smallest, within=within, **settings_of(set_))
+        found = fitted(model, hardware, requests, largest=largest, smallest=smallest, within=within, **options_of(set_))
     if json:
         head = {"format": "hosim.serving-fit/1", "wanted": found.wanted, "fields": list(found.axis.fields), "within_ns": found.limits_ns}
         answer = {"value": found.value, "beyond": found.beyond.value if found.beyond else None}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests, settings_of
+from hosim.cli.cmd_serve import Limit, Model, Requests, options_of
 from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
@@ -48,7 +48,7 @@ def serve_frontier(
         raise InputError("nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5", source="serve-frontier")
     given = {"vary": vary, "of": of, "against": against, "limit": limit, "seeds": seeds, "output": output, "jobs": jobs}
     with bar() as tell:
-        frame = traced(model, hardware, requests, **given, scheduler=scheduler, progress=tell, **settings_of(set_))  # type: ignore[arg-type]
+        frame = traced(model, hardware, requests, **given, scheduler=scheduler, progress=tell, **options_of(set_))  # type: ignore[arg-type]
     rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} points")

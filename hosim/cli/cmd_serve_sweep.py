@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests, settings_of
+from hosim.cli.cmd_serve import Limit, Model, Requests, options_of
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
@@ -71,7 +71,7 @@ def serve_sweep(
             jobs=jobs,
             scheduler=scheduler,
             progress=tell,
-            **settings_of(set_),
+            **options_of(set_),
         )
     rows = records(frame)
     if output is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2
 
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of :func:`hosim.serve`."""
+    from hosim.api.serving_run import serve_defaults
     from hosim.io.reading import unknown_name
 
     for key in _NEITHER:
@@ -54,6 +54,7 @@ class AskedServing:
 
     def placed(self, error: InputError) -> InputError:
         """The error with the place in ``serve`` that it is about, and the file of requests that it names."""
+        from hosim.api.serving_run import serve_defaults
         from hosim.serving.drawn_requests import is_drawn
 
         at, where = error.source, error.where
@@ -87,10 +88,3 @@ def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> Ask
     elif lengths := setting_of(requests, "lengths"):
         requests = changed_text(requests, {"lengths": beside(lengths)})
     return AskedServing(parameters, requests, given, limit)
-
-
-def serve_defaults() -> dict[str, Any]:
-    """The options of :func:`hosim.serve` with their defaults."""
-    from hosim.api.serving_run import serve
-
-    return {name: one.default for name, one in inspect.signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY}

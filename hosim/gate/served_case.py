@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import source_digest
 from hosim.gate.metrics import COUNT, FOUND, GOODPUT, HOUR, LATENCY, MAKESPAN, MOVED, PEAK, STALL, STATISTICS, THROUGHPUT, TPOT, TTFT, WAIT
 from hosim.gate.record import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
-from hosim.gate.serve_question import asked_serving, serve_defaults
+from hosim.gate.serve_question import asked_serving
 from hosim.version import __version__
 from hosim.versions import SERVING_VERSIONS
 
@@ -31,6 +30,7 @@ _CONTEXT = 1024
 def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
     from hosim.api.serving_run import serve
+    from hosim.importers.model_names import builder_parameters
     from hosim.io import find_hardware, load_hardware
     from hosim.serving.asked_requests import asked_requests
 
@@ -38,19 +38,20 @@ def measure_served(case: Case) -> Measured:
     assert case.serve is not None
     asked = asked_serving(case.serve, case.beside)
     try:
+        model = builder_parameters(asked.model)
         rows = asked_requests(asked.requests)
-        served = serve(asked.model, hardware, rows, **asked.options)
+        served = serve(model, hardware, rows, **asked.options)
         goodput = served.goodput(asked.limit) if asked.limit is not None else None
     except InfeasibleError as error:
         return Measured(None, str(error))
     except InputError as error:
         raise asked.placed(error) from None
-    held = _Held(asked.model, hardware.device_tier, hardware, served)
+    held = _Held(model, hardware.device_tier, hardware, served)
     prints = {
         "graph": held.fingerprint,
         "plan": digest(json.dumps(_setup(asked.options, served), sort_keys=True)),
         REQUESTS: digest(repr(rows.requests)),
-        SOURCE: _model_source(asked.model),
+        SOURCE: digest(json.dumps(model, sort_keys=True, default=str)),
     }
     peaks = {
         tier: PeakRecord(None, {kind: size for kind, size in kinds.items() if size}, Listing()) for tier, kinds in held.peaks().items()
@@ -145,6 +146,7 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
+    from hosim.api.serving_run import serve_defaults
     from hosim.io import find_hardware, load_hardware
     from hosim.serving.kv_policies.kv_registry import kv_policy
 
@@ -157,10 +159,3 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     if setup["iterations"] is not None:
         setup["iterations"] = source_digest(Path(setup["iterations"]))
     return setup
-
-
-def _model_source(model: Mapping[str, Any]) -> str:
-    """The fingerprint of the model's file and parameters; of a preset, that of its name."""
-    path = str(model.get("model"))
-    content = source_digest(Path(path)) if os.path.isfile(path) else path
-    return digest(json.dumps({**model, "model": content}, sort_keys=True, default=str))

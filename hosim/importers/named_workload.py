@@ -6,20 +6,15 @@ A model is a preset or the path of a ``config.json``.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import load_any
-from hosim.importers.model_config import load_config, name_of
+from hosim.importers.model_config import name_of
+from hosim.importers.model_names import builder_parameters
 from hosim.io import find_workload
 from hosim.io.shipped import is_path, workloads
-from hosim.plain_text import one_line
-
-_WORDS = {"true": True, "false": False, "null": None}
 
 
 def load_named(text: str) -> Graph:
@@ -31,12 +26,12 @@ def load_named(text: str) -> Graph:
     """
     model, *settings = text.split(":")
     if text not in workloads() and names_model(text):
-        return _built(model, model, settings)
+        return _built(text)
     try:
         path = find_workload(text)
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
-            return _built(model, load_config(model), settings)
+            return _built(text)
         from hosim.models.presets import PRESETS
 
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
@@ -56,40 +51,11 @@ def names_model(text: str) -> bool:
     return not is_path(text) and text.partition(":")[0] in PRESETS
 
 
-def _built(name: str, model: str | Mapping[str, Any], settings: list[str]) -> Graph:
+def _built(text: str) -> Graph:
     from hosim.models.build import build
 
-    parameters: dict[str, Any] = {"model": model}
-    source = f"workload {name}"
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {one_line(setting, 100)!r}", source=source)
-        *way, last = key.split(".")
-        if key == "model":
-            raise InputError("the model is named before the colon", source=source, where=key)
-        inside = parameters
-        for step in way:
-            inside = inside.setdefault(step, {})
-            if not isinstance(inside, dict):
-                raise InputError("expected parameters that are no part of one another", source=source, where=key)
-        if last in inside:
-            raise InputError("is given twice; keep one", source=source, where=key)
-        inside[last] = _value(value)
+    parameters = builder_parameters(text)
     try:
         return build(name_of(parameters), parameters)
     except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
-
-
-def _value(text: str) -> Any:
-    """A number, ``true``, ``false`` or ``null``; else the text itself.
-
-    >>> _value("8"), _value("true"), _value("400 GB/s")
-    (8, True, '400 GB/s')
-    """
-    if text in _WORDS:
-        return _WORDS[text]
-    if re.fullmatch(r"-?\d{1,20}", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"-?\d{0,20}\.\d{1,20}", text) else text
+        raise InputError(error.message, source=f"workload {text.partition(':')[0]}", where=error.where) from None

@@ -73,10 +73,12 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _built(spec: Mapping[str, Any], source: str) -> Graph:
+    from hosim.importers.model_names import builder_parameters
     from hosim.models.build import build
 
+    parameters = builder_parameters(spec["builder"], os.path.dirname(source))
     try:
-        return build(spec["name"], spec["builder"])
+        return build(spec["name"], parameters)
     except InputError as error:
         raise InputError(error.message, source=source, where=f"builder.{error.where}" if error.where else "builder") from None
 

@@ -143,7 +143,9 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(
-            f"expected a model ('hosim workload models' lists {len(PRESETS)}), got {model!r}{_near(model, PRESETS)}", where="model"
+            f"expected a model ('hosim workload models' lists {len(PRESETS)}) or the path of a config.json, got {model!r}"
+            f"{_near(model, PRESETS)}",
+            where="model",
         )
     return PRESETS[model], model, left_out_of(model)
 

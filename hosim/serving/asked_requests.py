@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.serving.drawn_requests import PROCESSES, changed_text, draw_requests, is_drawn
+from hosim.serving.drawn_requests import PROCESSES, changed_text, draw_requests, is_drawn, parameters_of_process
 from hosim.serving.request_files import RequestRows, read_request_rows
 
 
@@ -41,7 +41,7 @@ def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -
     if isinstance(text, str) and is_drawn(text):
         return asked_requests(changed_text(text, changes))
     rows = asked_requests(text)
-    if unknown := set(changes) - {"rate"}:
+    if unknown := set(changes) - {*changeable(text)}:
         raise InputError(f"of a file only the rate can be changed, not {min(unknown)}", source="requests")
     rate, last = changes["rate"], rows.requests[-1].arrival_ns
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-9 <= rate <= 1e9:
@@ -50,3 +50,12 @@ def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -
         raise InputError("all requests arrive at once: they have no rate", source=os.fspath(text))
     factor = (len(rows.requests) - 1) * 1e9 / last / rate
     return replace(rows, requests=tuple(replace(one, arrival_ns=round(one.arrival_ns * factor)) for one in rows.requests))
+
+
+def changeable(text: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What :func:`changed_requests` can change: of a file the rate alone.
+
+    >>> changeable("requests.jsonl"), "size" in changeable("bursts:rate=10")
+    (('rate',), True)
+    """
+    return parameters_of_process(text) if isinstance(text, str) and is_drawn(text) else ("rate",)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hosim.errors import InputError
 from hosim.graph import Op
 from hosim.models.build import build
 from hosim.models.config import Run
+from hosim.models.tape import ITEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,19 @@ def gate_of(parameters: Mapping[str, Any]) -> BlockGate:
     """The gate of a model whose parameters have ``kv_block``, from a step that chooses one of two blocks."""
     sinks, window = (parameters.get(name, getattr(Run(), name)) for name in ("sink_blocks", "window_blocks"))
     few = {"sink_blocks": 0, "window_blocks": 1, "chosen_blocks": 1}
-    graph = build("gate", {**parameters, **few, "phase": "decode", "context": 3 * parameters["kv_block"]})
+    try:
+        graph = build("gate", {**parameters, **few, "phase": "decode", "context": 3 * parameters["kv_block"]})
+    except InputError as error:
+        if error.where != "context":
+            raise
+        raise InputError(f"expected blocks of which the model has at least three: {error.message}", where="kv_block") from None
     gates = [op for op in graph.ops if is_gate(op)]
-    query, summaries = (graph.tensors[position].size_bytes for position in gates[0].inputs)
-    return BlockGate(gates[0].flops // 2, query, summaries // 2, len(gates), gates[0].dtype, parameters["kv_block"], sinks + window)
+    gate, flops = gates[0], gates[0].flops // 2
+    summaries = graph.tensors[gate.inputs[1]].size_bytes // 2
+    query = flops // 2 * ITEM_BYTES[gate.dtype]  # of each element a product and a sum; its tensor may have keys and values, too
+    return BlockGate(flops, query, summaries, len(gates), gate.dtype, parameters["kv_block"], sinks + window)
 
 
 def is_gate(op: Op) -> bool:
     """Whether it chooses blocks of the cache."""
-    return op.kind == "sort" and op.name.endswith("self_attn.select")
+    return op.kind == "sort" and op.name.endswith(".select")

@@ -104,7 +104,7 @@ def draw_requests(text: str) -> tuple[Request, ...]:
         raise InputError(
             f"expected NAME:PARAMETER=VALUE with {', '.join(PROCESSES)}, as in poisson:rate=10, got {text!r}", source="requests"
         )
-    asked = _settings(name, settings, (*_COMMON, *process.own))
+    asked = _settings(name, settings, parameters_of_process(text))
     rate = _number(name, "rate", asked.get("rate", ""), 1e-9, 1e9)
     if "count" in asked and "duration" in asked:
         raise InputError("give one of count and duration", source=f"requests {name}")
@@ -127,6 +127,11 @@ def draw_requests(text: str) -> tuple[Request, ...]:
         return requests
     priorities = _range(name, "priority", asked["priority"], 0)
     return tuple(replace(request, priority=priorities[_below(draw, len(priorities))]) for request in requests)
+
+
+def parameters_of_process(text: str) -> tuple[str, ...]:
+    """The parameters of the process that a text names."""
+    return (*_COMMON, *PROCESSES[text.partition(":")[0]].own)
 
 
 def changed_text(text: str, changes: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
+from hosim.importers.model_config import name_of
 from hosim.models.build import build
 from hosim.models.config import Run
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
@@ -52,7 +53,7 @@ class ModelledIterations:
     _times: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        name = str(self.model.get("model"))
+        name = self.name
         tensor, expert, pipeline = (self.model.get(part, 1) for part in ("tensor", "expert", "pipeline"))
         if pipeline != 1:
             raise InputError("hosim does not serve on stages of a pipeline: leave it out", source=name, where="pipeline")
@@ -70,6 +71,11 @@ class ModelledIterations:
             known = False
         if not known:
             raise InputError("expected a decoder, which continues a prompt; hosim cannot serve this model", source=name)
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return name_of({"model": self.model.get("model")})
 
     def check_processor(self) -> None:
         """Raise :class:`InputError` for a machine on which attention has no time."""

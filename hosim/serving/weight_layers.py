@@ -60,7 +60,7 @@ class WeightLayers:
 
     def graph(self, iteration: Iteration) -> Graph:
         """An iteration to plan for: an op for each visit, which reads the layer."""
-        builder = GraphBuilder(str(self.modelled.model.get("model")))
+        builder = GraphBuilder(self.modelled.name)
         for name, size in zip(self.names, self.sizes, strict=True):
             builder.tensor(name, size, "parameter")
         for number, (layer, took) in enumerate(zip(self.reads, self.parts_ns(iteration), strict=True)):

@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 import hosim
+from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.importers.named_workload import load_named
 
@@ -88,3 +90,35 @@ def test_a_folder_hides_neither_a_model_nor_a_shipped_workload(name, tmp_path, m
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_named(name).name == before
+
+
+def test_a_config_is_a_model_wherever_a_model_is_named(tmp_path, monkeypatch):
+    """In a workload, a spec (relative to it), parameters, requests that are served and their studies, with ``:tensor=2`` behind it."""
+    (tmp_path / "inner").mkdir()
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
+    (tmp_path / "inner/config.json").write_text(json.dumps({**config, "vocab_size": 128, "max_position_embeddings": 4096}))
+    (tmp_path / "inner/spec.yaml").write_text("format: hosim.spec/1\nname: mine\nbuilder: {model: config.json, phase: decode}\n")
+    monkeypatch.chdir(tmp_path)
+    made = hosim.load({"model": "inner/config.json", "phase": "decode"})
+    assert hosim.load("inner/spec.yaml") == replace(made, name="mine")
+    assert hosim.load({"name": "mine", "builder": {"model": "inner", "phase": "decode"}}) == replace(made, name="mine")
+    drawn = "poisson:rate=2:count=3:prompt=64:output=4"
+    served = hosim.serve({"model": json.loads((tmp_path / "inner/config.json").read_text())}, "h100", drawn)
+    for model in ("inner/config.json", tmp_path / "inner/config.json", "inner", {"model": "inner/config.json"}):
+        assert hosim.serve(model, "h100", drawn).summary() == served.summary()
+    assert served.summary()["model"] == made.name.replace("-decode", "")
+    two = hosim.serve("inner/config.json:tensor=2", "h100", drawn).summary()
+    assert two == hosim.serve({"model": "inner", "tensor": 2}, "h100", drawn).summary()
+    assert two["devices"] == 2
+    table = hosim.serve_sweep("inner/config.json", "h100", drawn, vary={"token_budget": [64, 2048]}, jobs=1)
+    assert table["ttft_mean_ns"][1] == round(served.summary()["ttft_ns"]["mean"])
+    command = ["serve", "inner/config.json", "-H", "h100", "--requests", drawn, "--json"]
+    assert json.loads(CliRunner().invoke(app, command).stdout)["ttft_ns"] == served.summary()["ttft_ns"]
+    for wrong, message in (
+        ("none.json", "error: none.json: no such file\n"),
+        ("gtp2", "or the path of a config.json, got 'gtp2'; did you mean 'gpt2'?\n"),
+        ("inner:tensor=2", "error: --tensor: tensor is given twice; keep one\n"),
+    ):
+        refused = CliRunner().invoke(app, ["serve", wrong, *command[2:], "--tensor", "2"])
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith(message)

@@ -112,8 +112,10 @@ def test_a_search_says_what_contradicts_it():
     [
         ({"vary": {"block": [1]}}, "block: unknown field 'block'; did you mean 'blocks'?"),
         ({"vary": {"model.model": ["gpt2"]}}, "model.model: the model cannot be varied; ask for each by itself"),
-        ({"vary": {"requests.cv": [1]}}, "serve_sweep: every point failed; the first one with: requests poisson: unknown parameter 'cv'"),
-        ({"vary": {"blocks": [9]}, "block": 3}, "block: unknown field 'block'; did you mean 'blocks'?"),
+        ({"vary": {"requests.cv": [1]}}, "requests.cv: unknown parameter 'requests.cv'"),
+        ({"vary": {"model.tensr": [1]}}, "model.tensr: unknown parameter 'model.tensr'; did you mean 'model.tensor'?"),
+        ({"vary": {"model.phase": ["decode"]}}, "model.phase: unknown parameter"),
+        ({"vary": {"blocks": [9]}, "block": 3}, "block: unknown option 'block'; did you mean 'blocks'?"),
         ({"vary": {"blocks": [9]}, "limit": "p95=2"}, "limit: unknown latency 'p95'"),
     ],
 )
@@ -152,10 +154,32 @@ def test_the_commands():
     for wrong, message in (
         (["serve-sweep", *line], "error: serve-sweep: nothing to vary: give --vary FIELD=VALUES or --seeds N\n"),
         ([*fitted, "--set", "x"], "error: --set: expected OPTION=VALUE, each option once, got 'x'\n"),
-        ([*fitted, "--set", "block=1"], "error: block: unknown field 'block'; did you mean 'blocks'?\n"),
+        ([*fitted, "--set", "block=1"], "error: block: unknown option 'block'; did you mean 'blocks'?\n"),
     ):
         outcome = CliRunner().invoke(app, wrong)
         assert (outcome.exit_code, outcome.stderr) == (2, message)
+
+
+STUDIES = {
+    "serve-sweep": ["--vary", "token_budget=64,128", "--jobs", "1"],
+    "serve-fit": ["--smallest", "token_budget=64..128", "--within", "ttft.p95=1s"],
+    "serve-frontier": ["--vary", "token_budget=64,128", "--jobs", "1"],
+}
+
+
+@pytest.mark.parametrize("command", STUDIES)
+@pytest.mark.parametrize(
+    "name", ["model", "hardware", "requests", "vary", "jobs", "within", "largest", "of", "options", "x", "model.tensor"]
+)
+def test_only_options_of_serve_are_set(command, name, tmp_path):
+    """Names of other arguments of the study were arguments given twice, and unknown ones an error of Python at each point."""
+    target = ["--output", str(tmp_path / "rows.csv")] if command != "serve-fit" else []
+    asked = [command, "gpt2", "-H", "h100", "--requests", DRAWN, *STUDIES[command], *target, "--set", f"{name}=1"]
+    outcome = CliRunner().invoke(app, asked)
+    assert outcome.exit_code == 2, outcome.output
+    assert outcome.stderr.startswith(f"error: {name}: unknown option {name!r}")
+    assert outcome.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_frontier_by_hand():
