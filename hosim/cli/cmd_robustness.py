@@ -30,6 +30,10 @@ from hosim.errors import InfeasibleError
 
 Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, help="How many random variations to replay for each policy.")]
 
+Order = Annotated[
+    bool, typer.Option("--order", help="Draw the order of the ops, too: each follows its producers, and so do its cache ops.")
+]
+
 
 def robustness(
     workload: Workload,
@@ -40,14 +44,15 @@ def robustness(
     op_sigma: OpSigma = 0.05,
     transfer_sigma: TransferSigma = 0.1,
     seed: Seed = 0,
+    order: Order = False,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
     json: Json = False,
 ) -> None:
-    """Replay policies with times that vary.
+    """Replay policies with times that vary, or ops in other orders.
 
     Each policy plans once, on nominal times. Its plan is then replayed under N random variations of op and transfer times, the same
-    ones for all policies. Exit code 3 if nothing fits on nominal times.
+    ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.
     """
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
@@ -62,13 +67,13 @@ def robustness(
     budget_bytes = budget_of(budget, graph, machine)
     say_notes(graph, machine)
     with progress() as tell:
-        frame = drawn(graph, machine, choices, budget_bytes, jitter, runs, tell)
+        frame = drawn(graph, machine, choices, budget_bytes, jitter, runs, tell, order)
         figures, failed = percentiles(frame), failures(frame)
         alone_ns = ideal_ns(graph, machine)
     if json:
-        print_json(report.to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns))
+        print_json(report.to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order))
     else:
-        console().print(report.robustness(figures, jitter, alone_ns))
+        console().print(report.robustness(figures, jitter, alone_ns, order))
         if failed:
             console().print(report.reasons(figures, failed))
     if figures["nominal"].isna().all():

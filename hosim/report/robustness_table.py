@@ -24,14 +24,14 @@ _SHOWN = (("makespan_ns", "makespan", human_time), ("stall_ns", "stall", human_t
 _COLUMNS = ("nominal", "p50", "p95")
 
 
-def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int) -> Table:
+def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: bool = False) -> Table:
     """One row per policy: how many runs fit, nominal, P50 and P95 of makespan, stall and peak, and P95 of the slowdown.
 
     ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`, ``ideal_ns`` the makespan with everything resident and
     nominal times, which the slowdown is against. A percentile that falls on a run that does not fit says so.
     """
     sigmas = f"sigma of op times {percent(jitter.op_sigma, 1)}, of transfer times {percent(jitter.transfer_sigma, 1)}"
-    title = f"Robustness ({sigmas}; seed {jitter.seed}; all resident {human_time(ideal_ns)})"
+    title = f"Robustness ({'order of ops drawn; ' if order else ''}{sigmas}; seed {jitter.seed}; all resident {human_time(ideal_ns)})"
     names = [f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS]
     after = len(_COLUMNS)
     columns = ("policy", "runs\nthat fit", *names[:after], "slowdown\np95", *names[after:])
@@ -69,6 +69,7 @@ def to_dict(
     budget_bytes: int,
     jitter: Jitter,
     ideal_ns: int,
+    order: bool = False,
 ) -> dict[str, Any]:
     """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit.
 
@@ -90,6 +91,7 @@ def to_dict(
         "devices": hardware.devices,
         "budget_bytes": budget_bytes,
         "ideal_ns": ideal_ns,
+        **({"order": True} if order else {}),
         "jitter": {"seed": jitter.seed, "op_sigma": jitter.op_sigma, "transfer_sigma": jitter.transfer_sigma},
         "policies": policies,
     }

@@ -1,7 +1,8 @@
-"""A plan's figures when ops and transfers do not take their nominal times.
+"""A plan's figures when ops and transfers do not take their nominal times, or ops run in another order.
 
 Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the same draws for every policy
-(:mod:`hosim.jitter`). A run that does not fit counts as worse than any run that fits: percentiles include it at their end.
+(:mod:`hosim.jitter`), and of orders of the ops if those are asked for (:mod:`hosim.study.drawn_orders`). A run that does not fit counts as
+worse than any run that fits: percentiles include it at their end.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine
-from hosim.errors import HosimError, InfeasibleError, InputError, PlanError
+from hosim.analysis.verifier import verify
+from hosim.cache_plan import Plan
+from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import within
 from hosim.nearest_rank import rank
 from hosim.result import Result
+from hosim.study.drawn_orders import drawn_order, reordered
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.rows import SLOWDOWN
@@ -47,21 +51,24 @@ def robustness(
     jitter: Jitter,
     runs: int,
     progress: Callable[[str], None] = lambda doing: None,
+    order: bool = False,
 ) -> DataFrame:
-    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``, run 0 without jitter.
+    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``, run 0 as planned.
 
-    The slowdown is against everything resident, with nominal times. Times are missing where the run does not fit; ``error`` says why. Run k
-    of seed s draws the same times for every policy. Raises :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the
-    plan of one of hosim's own policies breaks a rule even without jitter; others that fail have their ``error`` in every row.
+    With ``order`` every other run has another order of the ops, in which each follows its producers, and a run in which the plan breaks a
+    rule does not fit; a policy that decides while the step runs decides anew. The slowdown is against everything resident, with nominal
+    times. Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
+    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even
+    without jitter; others that fail have their ``error`` in every row.
     """
     from pandas import DataFrame
 
     if runs < 1 or runs >= _SEEDS:
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
     within("runs", runs, source="runs")
-    if jitter.is_none:
-        raise InputError("without jitter all runs are the same: give --op-sigma or --transfer-sigma", source="jitter")
-    rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress)]
+    if jitter.is_none and not order:
+        raise InputError("without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order", source="jitter")
+    rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
@@ -74,6 +81,7 @@ def _rows(
     jitter: Jitter,
     runs: int,
     progress: Callable[[str], None],
+    order: bool,
 ) -> Iterator[tuple[Any, ...]]:
     progress(f"{choice.label}: planning")
     try:
@@ -87,15 +95,28 @@ def _rows(
         return
     for run in range(runs + 1):
         progress(f"{choice.label}: run {run} of {runs}")
-        drawn = None if run == NOMINAL else replace(jitter, seed=jitter.seed * _SEEDS + run)
+        seed = jitter.seed * _SEEDS + run
+        drawn = None if run == NOMINAL or jitter.is_none else replace(jitter, seed=seed)
         try:
-            result = engine.replay(plan, hardware, budget_bytes, jitter=drawn)
+            ordered = _in_another_order(plan, hardware, choice, budget_bytes, seed) if order and run != NOMINAL else plan
+            result = engine.replay(ordered, hardware, budget_bytes, jitter=drawn)
         except HosimError as error:
             if choice.policy.is_own and (run == NOMINAL or not isinstance(error, PlanError)):
                 raise
             yield choice.label, run, False, *_NO_FIGURES, str(error)  # streams that overtake one another may break a rule
             continue
         yield _row(choice, run, replace(result, ideal_ns=ideal_ns(graph, hardware)), hardware)
+
+
+def _in_another_order(plan: Plan, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, seed: int) -> Plan:
+    """Raises :class:`PlanError` where the plan breaks a rule in that order."""
+    ordered = reordered(plan, drawn_order(plan.graph, seed))
+    if plan.runtime is not None:
+        return make_plan(ordered.graph, hardware, choice, budget_bytes)
+    findings = verify(ordered, hardware, budget_bytes)
+    if findings:
+        raise illegal_plan("in this order of its ops the plan breaks a rule", findings)
+    return ordered
 
 
 def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:

@@ -58,3 +58,28 @@ def test_exit_codes(tmp_path, monkeypatch):
     nothing = run(app, [*ARGUMENTS, "--op-sigma", "0", "--transfer-sigma", "0"])
     assert nothing.exit_code == 2
     assert "without jitter all runs are the same" in nothing.output
+
+
+def test_orders_of_ops(tmp_path, monkeypatch):
+    """The ops of the workload are free: what is kept in memory holds in every order, and takes as long; with --order jitter may be none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.json").write_text(json.dumps(WORKLOAD))
+    asked = [
+        "robustness",
+        "w.json",
+        "-H",
+        "h100-80gb-sxm",
+        "-p",
+        "resident",
+        "--runs",
+        "4",
+        "--op-sigma",
+        "0",
+        "--transfer-sigma",
+        "0",
+        "--order",
+    ]
+    data = json.loads(run(app, [*asked, "--json"]).stdout)
+    (row,) = data["policies"]
+    assert (data["order"], row["infeasible"], set(row["makespan_ns"].values())) == (True, 0, {8000})
+    assert "order of ops drawn" in run(app, asked, env={"COLUMNS": "140"}).stdout

@@ -4,14 +4,20 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
+from strategies import cases
 
+import hosim
 from hosim import engine
+from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.io import find_hardware, load_hardware
 from hosim.jitter import Jitter
 from hosim.study.compare import compare
+from hosim.study.drawn_orders import drawn_order, reordered
 from hosim.study.policy_choice import parse_choices
 from hosim.study.robustness import FIGURES, percentiles, robustness
 
@@ -98,7 +104,7 @@ def test_several_devices_wait_for_their_slowest():
     ("jitter", "runs", "message"),
     [
         (Jitter(1, 0.1), 0, "runs: expected at least 1 run, got 0"),
-        (Jitter(1), 3, "jitter: without jitter all runs are the same: give --op-sigma or --transfer-sigma"),
+        (Jitter(1), 3, "jitter: without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order"),
     ],
 )
 def test_nothing_to_draw(jitter, runs, message):
@@ -147,3 +153,77 @@ def test_a_policy_without_a_plan_has_a_row_for_each_run():
     }
     assert list(percentiles(frame).columns) == ["policy", "figure", "runs", "infeasible", "nominal", "p50", "p95"]
     assert percentiles(frame).isna().sum().sum() == 9
+
+
+@given(cases(max_ops=8, max_streams=3), st.integers(0, 2**40))
+def test_a_drawn_order_keeps_what_the_plan_is_for(case, seed):
+    """Each op follows its producers, the same seed draws the same order, and the order of the plan is itself one of those."""
+    graph, _, plan = case
+    order = drawn_order(graph, seed)
+    place = {i: k for k, i in enumerate(order)}
+    assert sorted(place) == list(range(len(graph.ops)))
+    assert all(place[p] < place[i] for i, producers in enumerate(graph.producers) for p in producers)
+    assert drawn_order(graph, seed) == order
+    drawn = reordered(plan, order)
+    names = [(move.op, move.tensor, -1 if move.after < 0 else graph.ops[move.after].name) for move in plan.cache_ops]
+    assert names == [(move.op, move.tensor, -1 if move.after < 0 else drawn.graph.ops[move.after].name) for move in drawn.cache_ops]
+    assert reordered(plan, list(range(len(graph.ops)))) == plan
+
+
+def free():
+    """``w`` (60 B) is fetched after e, for f, and dropped after f; g makes 40 B that h reads. Only f follows e, and only h follows g."""
+    b = GraphBuilder("free")
+    b.tensor("w", 60, "parameter", home="ddr")
+    b.tensor("a", 1)
+    b.tensor("x", 40)
+    b.op("e", "any", outputs=["a"], duration_ns=10)
+    b.op("f", "any", inputs=["a", "w"], duration_ns=10)
+    b.op("g", "any", outputs=["x"], duration_ns=10)
+    b.op("h", "any", inputs=["x"], duration_ns=10)
+    return b.build()
+
+
+def test_a_plan_in_other_orders_by_hand():
+    """a, w and x do not fit at a time. While x is there w waits: for ever if h, which x is for, comes after f, which w is for."""
+
+    def holds(order):
+        return not order.index("g") < order.index("f") < order.index("h")
+
+    def policy(graph, hardware, budget_bytes):
+        return Plan(graph, "by hand", (CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 1)))
+
+    frame = hosim.robustness(free(), TOY, [policy], 100, runs=12, op_sigma=0, transfer_sigma=0, seed=5, order=True)
+    seeds = [5 * 2**32 + run for run in range(1, 13)]
+    names = [[free().ops[i].name for i in drawn_order(free(), seed)] for seed in seeds]
+    assert len({tuple(order) for order in names}) > 3
+    assert [*frame["feasible"][1:]] == [holds(order) for order in names]
+    assert 0 < sum(frame["feasible"][1:]) < 12
+    assert frame["feasible"][0]
+    assert set(frame["makespan_ns"].dropna()) == {100}  # 40 ns of ops and 60 of copy, wherever the two stand
+
+
+def test_a_plan_that_breaks_a_rule_in_another_order():
+    """w is away from g to h, which follows g: f must not come between them, where it would read what has gone."""
+    b = GraphBuilder("three")
+    b.tensor("w", 30, "parameter", "hbm")
+    for name, deps in (("f", ()), ("g", ()), ("h", ["g"])):
+        b.op(name, "any", inputs=["w"] if name != "h" else (), deps=deps, duration_ns=10)
+    moves = (CacheOp("store", 0, "hbm", "ddr", 1), CacheOp("detach", 0, "hbm", None, 1), CacheOp("prefetch", 0, "ddr", "hbm", 2))
+    made, runs = b.build(), 12
+
+    def policy(graph, hardware, budget_bytes):
+        return Plan(graph, "by hand", moves)
+
+    frame = hosim.robustness(made, TOY, [policy], 100, runs=runs, op_sigma=0, transfer_sigma=0, order=True)
+    between = [drawn_order(made, run) == [1, 0, 2] for run in range(1, runs + 1)]
+    assert [*frame["feasible"][1:]] == [not breaks for breaks in between]
+    said = "in this order of its ops the plan breaks a rule: "
+    assert frame["error"][1:].dropna().str.startswith(said).all()
+    assert 0 < sum(between) < runs
+
+
+def test_a_policy_that_decides_while_the_step_runs_decides_anew():
+    frame = robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(1), 6, order=True)
+    assert frame["feasible"].all()
+    with pytest.raises(InputError, match="--order"):
+        robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(1), 6)

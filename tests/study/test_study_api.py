@@ -272,6 +272,7 @@ def test_what_is_not_given() -> None:
         "robustness op_sigma": 0.05,
         "robustness transfer_sigma": 0.1,
         "robustness seed": 0,
+        "robustness order": False,
         "serve block_tokens": 16,
         "serve token_budget": 2048,
         "serve max_sequences": 256,
@@ -382,7 +383,7 @@ def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
         "fit": policy,
         "frontier": {**policy, "points": 9, "refine": 4},
         "plan": policy,
-        "robustness": {"runs": 20, "op_sigma": 0.05, "transfer_sigma": 0.1, "seed": 0},
+        "robustness": {"runs": 20, "op_sigma": 0.05, "transfer_sigma": 0.1, "seed": 0, "order": False},
         "sweep": {**policy, "jobs": -1},
     }
 
