@@ -260,6 +260,8 @@ class Result(InCells):
     guessed_collectives
         How many collectives take the time of their bytes in the device tier, since nothing says how fast the links between devices are;
         ``None`` if there are none.
+    notes
+        What a reader of the figures has to know, a line each: of the workload, of its times on the machine, and of the plan.
     allocator
         What an allocator made of the device tier, if one placed its bytes.
     devices
@@ -316,6 +318,7 @@ class Result(InCells):
     ideal_ns: int | None = None
     unknown_ops: UnknownOps | None = None
     guessed_collectives: int | None = None
+    notes: tuple[str, ...] = ()
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
     jitter: Jitter | None = None

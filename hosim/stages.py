@@ -69,6 +69,11 @@ class StagesResult:
             return None if self.step_ns is None else 0.0
         return sum(self.bubble_ns) / (len(self.bubble_ns) * self.step_ns)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on the figures of all stages, each once."""
+        return tuple(dict.fromkeys([line for stage in self.stages for line in stage.notes]))
+
     def rows(self) -> Iterator[dict[str, object]]:
         """A row for each stage: nanoseconds, and the peak bytes of each tier."""
         for stage, (result, bubble) in enumerate(zip(self.stages, self.bubble_ns, strict=True)):

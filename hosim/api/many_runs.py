@@ -27,10 +27,8 @@ from hosim.api.inputs import (
 )
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.graph import Graph
-from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.left_out import notes
+from hosim.notes import each_once
 from hosim.result import Result
 from hosim.study.axes import Value, read_vary
 from hosim.study.policy_choice import AnyPolicy
@@ -63,7 +61,7 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     pandas.DataFrame
         A cell of a notebook shows its main columns with units. One row per policy, with
         the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about
-        ops of unknown FLOP, what the workload leaves out of its model, and machines that have less memory than the budget.
+        what a reader of the figures has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
@@ -121,8 +119,9 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            table = ComparedFrame(compare_machines(graph, machines, choices, budget, tell).frame)
-        table.attrs["notes"] = [*_about(graph, machines), *less_than_asked(budget, graph, machines)]
+            found = compare_machines(graph, machines, choices, budget, tell).frame
+        table = ComparedFrame(found)
+        table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
         return table
     profile = machine(hardware)
     choices = choices_of(policies, graph)
@@ -130,15 +129,11 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
+    said = [*(line for result in results for line in result.notes), *less_than_asked(budget, graph, [profile])]
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
-    table.attrs["notes"] = [*_about(graph, [profile]), *less_than_asked(budget, graph, [profile])]
+    table.attrs["notes"] = each_once(said)
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
-
-
-def _about(graph: Graph, machines: Sequence[Hardware]) -> list[str]:
-    """What a reader of the figures has to know."""
-    return [f"{word}: {line}" for word, line in notes(graph, *machines)]
 
 
 def sweep(
@@ -210,7 +205,9 @@ def sweep(
     """
     from hosim.study.bottlenecks import capped
     from hosim.study.on_dask import cluster
+    from hosim.study.rows import frame
     from hosim.study.runners import pool
+    from hosim.study.same_rows import same_everywhere
     from hosim.study.sweep import sweep as swept
     from hosim.study.sweep import under_way
 
@@ -228,9 +225,9 @@ def sweep(
             if progress is not None:
                 progress(done, total, failed)
 
-        table = swept(asked, points, target, runner, told).frame
-    table.attrs["notes"] = [*_about(asked.graph, [asked.hardware]), *capped(asked, points)]
-    return table
+        found = swept(asked, points, target, runner, told)
+    why = same_everywhere(asked, found.rows)
+    return frame(found.rows, found.columns, (*asked.notes, *capped(asked, points), *([] if why is None else [why])))
 
 
 def diff(

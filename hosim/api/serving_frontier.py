@@ -93,6 +93,7 @@ def serve_frontier(
     from pandas import DataFrame
 
     found = DataFrame([{PARETO: held, **{c: row[c] for c in table.columns}} for held, row in zip(on, points, strict=True)])
+    found.attrs["notes"] = frame.attrs["notes"]
     return found.sort_values([COSTS[against], RATES[of]], kind="stable", na_position="last", ignore_index=True)
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.inputs import Machine, machine, named
 from hosim.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
-from hosim.errors import InputError
+from hosim.errors import HosimError, InputError
 from hosim.importers.model_config import name_of
 from hosim.importers.model_names import builder_parameters
 from hosim.io.reading import unknown_name
 from hosim.models.build import parameters_of
+from hosim.notes import Note
 from hosim.serving.asked_requests import asked_requests, changeable, changed_requests
 from hosim.serving.request_files import RequestRows
 from hosim.study.axes import Settings, Value
@@ -63,6 +64,16 @@ class ServingQuestion:
         if not isinstance(hardware, str) and hardware is not self.hardware:
             raise InputError(f"expected a profile's name, got {hardware!r}", source=HARDWARE)
         return replace(self, model={**self.model, **model}, hardware=hardware, options={**self.options, **options})
+
+    def notes(self, settings: Settings) -> tuple[Note, ...]:
+        """What a reader of the figures of a point has to know of the model and its times; none if it cannot be served."""
+        asked = self.with_settings({field: value for field, value in settings.items() if not field.startswith(REQUESTS)})
+        from hosim.serving.modelled_iterations import ModelledIterations
+
+        try:
+            return ModelledIterations(asked.model, machine(asked.hardware), 0).notes
+        except HosimError:
+            return ()
 
     def served(self, settings: Settings) -> Served:
         """The requests of a point, served. Raises :class:`HosimError`."""

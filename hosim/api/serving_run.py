@@ -13,6 +13,7 @@ from hosim.api.inputs import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
 from hosim.limits import within
+from hosim.notes import each_once
 from hosim.serving.request import Request
 from hosim.units import parse_size, parse_time
 
@@ -221,6 +222,8 @@ def serve(
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
     guessed = 0 if iterations is not None else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
     about |= {"guessed_collectives": guessed} if guessed else {}
+    said = each_once((*modelled.notes, *(() if first is None else first.notes)))
+    about |= {"notes": said} if said else {}
     if router not in ROUTERS:
         raise InputError(unknown_name("router", router, ROUTERS), source="router")
     if link is not None:

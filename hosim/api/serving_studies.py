@@ -119,7 +119,7 @@ def serve_sweep(
         found = swept([first[key] for key in keys], columns, WHOLE, NUMBERS, varying, target, runner, told)
     if all(row["feasible"] is False for row in found.rows):
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="serve_sweep")
-    return found.frame
+    return frame(found.rows, found.columns, asked.notes(points[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,7 @@ class ServingFit(InCells):
     answer: ServingProbe | None
     beyond: ServingProbe | None
     contradictions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def value(self) -> Value:
@@ -162,7 +163,7 @@ class ServingFit(InCells):
     @property
     def frame(self) -> DataFrame:
         """The rows as a frame."""
-        return frame(self.rows, list(self.rows[0])).astype({"within": bool})
+        return frame(self.rows, list(self.rows[0]), self.notes).astype({"within": bool})
 
     def __str__(self) -> str:
         name, limits = " + ".join(self.axis.fields), _limits(self.limits_ns)
@@ -246,7 +247,8 @@ def serve_fit(
     if all(probe.row["error"] for probe in found.probes.values()):
         raise InputError(f"every value failed; the first one with: {next(iter(found.probes.values())).row['error']}", source="serve_fit")
     answer, beyond = (None if place is None else found.probes[place] for place in (found.answer, found.beyond))
-    return ServingFit(wanted, axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions)
+    said = tuple(map(str, asked.notes(dict.fromkeys(axis.fields, axis.values[0]))))
+    return ServingFit(wanted, axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions, said)
 
 
 def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> ServingProbe:

@@ -51,7 +51,7 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
         raise InputError(known.error or "does not fit", source=case)
     record = known.record
     if json:
-        print_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics)})
+        print_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics), "notes": record.notes})
     else:
         console().print(verdict_tables.baseline(record))
 

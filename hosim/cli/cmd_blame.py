@@ -9,6 +9,7 @@ import typer
 
 from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
+from hosim.cli.terminal import note
 
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="A plan file to replay, instead of one that the policy makes.")
@@ -53,6 +54,8 @@ def blame(
         check_tiers(made, question.hardware, source=str(plan))
     with progress() as tell:
         found = blamed(question, made, memory, bandwidth, tell)
+    for line in found.result.notes:
+        note(line)
     if json:
         result = found.result
         head = {"format": "hosim.blame/1", "workload": result.workload, "hardware": result.hardware, "policy": found.policy}

@@ -8,6 +8,7 @@ import typer
 
 from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of, print_json
 from hosim.cli.progress import progress
+from hosim.cli.terminal import note
 
 A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
 B = Annotated[str, typer.Argument(metavar="B", help="The other plan file, result file or policy.")]
@@ -45,6 +46,8 @@ def diff(
     budget_bytes = None if graph is None or machine is None else budget_of(budget, graph, machine)
     with progress(f"{a} and {b}"):
         found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
+    for line in found.notes:
+        note(line)
     if json:
         rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
         print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})

@@ -31,7 +31,7 @@ def import_(source: Source, output: Output, dim: Dim = None, execution_trace: Ex
     from hosim.errors import InputError
     from hosim.importers import load_any
     from hosim.io import save_workload
-    from hosim.left_out import notes
+    from hosim.notes import notes
     from hosim.report.listings import workload_line
 
     sizes = dict(map(_size, dim or ()))
@@ -46,11 +46,8 @@ def import_(source: Source, output: Output, dim: Dim = None, execution_trace: Ex
         graph = graph_of(str(source))
     save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
-    for word, line in notes(graph):
-        say(f"{word}: {line}")
-    missing = graph.meta.get("missing")
-    for line in missing if isinstance(missing, list) else ():
-        say(f"not in the file: {line}")
+    for each in notes(graph):
+        say(str(each))
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -30,7 +30,7 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA, written
-from hosim.cli.terminal import say
+from hosim.cli.terminal import note, say
 from hosim.errors import InputError
 
 Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.", endings=DATA)]
@@ -93,12 +93,12 @@ def plan(
             made = make_plan(graph, machine, choice, budget_bytes)
             check(made, machine, budget_bytes)
     if said is not None:
-        say(f"note: {said}")
+        note(said)
     fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
     say_notes(graph, machine)
     answer = no_offload(graph, machine, budget_bytes, fastest_ns)
     if answer is not None:
-        say(f"note: {no_offload_sentence(answer, budget_bytes)}")
+        note(no_offload_sentence(answer, budget_bytes))
     if output is not None:
         again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
         again += f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice" if made.moved_ops else ""
@@ -112,7 +112,7 @@ def plan(
         if made.processors and not json:
             console().print(chosen_processors(made, machine))
         if made.processors and made.graph.elsewhere and not json:
-            say("note: why tensors move is explained for plans with all ops on the device alone")
+            note("why tensors move is explained for plans with all ops on the device alone")
             return
         with progress(f"{choice.label}: explaining"):
             why = explained(made, machine, budget_bytes)

@@ -10,6 +10,7 @@ from hosim.cli.cmd_serve import Model, Requests, options_of
 from hosim.cli.cmd_serve_sweep import Set
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import progress
+from hosim.cli.terminal import note
 from hosim.errors import InfeasibleError
 
 Within = Annotated[
@@ -40,6 +41,8 @@ def serve_fit(
 
     with progress("serving"):
         found = fitted(model, hardware, requests, largest=largest, smallest=smallest, within=within, **options_of(set_))
+    for line in found.notes:
+        note(line)
     if json:
         head = {"format": "hosim.serving-fit/1", "wanted": found.wanted, "fields": list(found.axis.fields), "within_ns": found.limits_ns}
         answer = {"value": found.value, "beyond": found.beyond.value if found.beyond else None}

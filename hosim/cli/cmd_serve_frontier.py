@@ -11,7 +11,7 @@ from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
-from hosim.cli.terminal import say
+from hosim.cli.terminal import note, say
 from hosim.errors import InputError
 
 Of = Annotated[str, typer.Option("--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit).")]
@@ -52,6 +52,8 @@ def serve_frontier(
     rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} points")
+    for line in frame.attrs["notes"]:
+        note(line)
     if json:
         print_json({"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows})
     else:

@@ -10,7 +10,7 @@ from hosim.cli.cmd_serve import Limit, Model, Requests, options_of
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
-from hosim.cli.terminal import say
+from hosim.cli.terminal import note, say
 from hosim.errors import InputError
 
 Set = Annotated[
@@ -77,6 +77,8 @@ def serve_sweep(
     if output is not None:
         say(f"wrote {output}: {len(rows):,} rows")
     varied = list(dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])]))
+    for line in frame.attrs["notes"]:
+        note(line)
     if json:
         drawn = {"percentiles": seed_percentiles(rows, [name for name in varied if name != "requests.seed"], FIGURES)} if seeds else {}
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})

@@ -10,7 +10,7 @@ import typer
 from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
 from hosim.cli.progress import bar
 from hosim.cli.targets import written
-from hosim.cli.terminal import say, warn
+from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 
 Vary = Annotated[
@@ -73,7 +73,7 @@ def sweep(
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
     runner = cluster(scheduler) if scheduler else pool(jobs)
     for line in capped(question, listed):
-        say(f"note: {line}")
+        note(line)
     there = 0, len(listed)
     try:
         with bar() as tell:
@@ -92,11 +92,11 @@ def sweep(
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
     if output is not None:
         say(f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them computed now")
+    if (why := same_everywhere(question, found.rows)) is not None:
+        note(why)
     if json:
         print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})
     else:
         console().print(studies.sweep(found.rows, list(listed[0]), question.hardware))
-    if (why := same_everywhere(question, found.rows)) is not None:
-        say(f"note: {why}")
     if not any(row["feasible"] for row in found.rows):
         raise typer.Exit(InfeasibleError.exit_code)

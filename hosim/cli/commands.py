@@ -62,7 +62,7 @@ class Commands(TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the arguments; a message about wrong usage is one line."""
-        terminal.set_amount(terminal.NORMAL)
+        terminal.begin()
         try:
             return super().make_context(*args, **extra)
         except _WrongUsage as error:

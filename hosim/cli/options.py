@@ -12,7 +12,7 @@ import typer
 
 from hosim.cli.progress import progress
 from hosim.cli.targets import PAGE, written
-from hosim.cli.terminal import say
+from hosim.cli.terminal import note, notes, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,10 +209,10 @@ def hardware_of(text: str, devices: int | None = None) -> Hardware:
 
 def say_notes(graph: Graph, *machines: Hardware) -> None:
     """What a reader of the figures has to know, as notes on stderr: of the workload, and of its times on each machine."""
-    from hosim.left_out import notes
+    from hosim.notes import notes
 
-    for word, line in notes(graph, *machines):
-        say(f"note: {word}: {line}")
+    for each in notes(graph, *machines):
+        note(str(each))
 
 
 def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
@@ -230,7 +230,7 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
 
     wanted, allowed = parse_budget(text, graph, hardware)
     if wanted > allowed:
-        say(f"note: using {human_size(allowed)}, all that the device has")
+        note(f"using {human_size(allowed)}, all that the device has")
     return allowed
 
 
@@ -312,10 +312,12 @@ def write_page(path: Path, text: str) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Print JSON on stdout."""
+    """Print JSON on stdout: with ``notes``, those of the answer and those that the command has said, where there are some."""
     from hosim.io import to_json
+    from hosim.notes import each_once
 
-    typer.echo(to_json(data))
+    said = each_once((*data.get("notes", ()), *notes()))
+    typer.echo(to_json({**{key: value for key, value in data.items() if key != "notes"}, **({"notes": said} if said else {})}))
 
 
 def console() -> Console:

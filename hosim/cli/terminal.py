@@ -20,6 +20,7 @@ _COMMAND = re.compile(r"^([^\S\n]*)(?=::|##)", re.MULTILINE)
 
 QUIET, NORMAL, VERBOSE = range(3)
 _amount: ContextVar[int] = ContextVar("amount", default=NORMAL)
+_notes: ContextVar[tuple[str, ...]] = ContextVar("notes", default=())
 
 
 class LogLines(io.TextIOWrapper):
@@ -59,6 +60,12 @@ def prepare() -> None:
                 setattr(sys, name, LogLines(stream.detach(), encoding, "backslashreplace", line_buffering=buffered))
 
 
+def begin() -> None:
+    """A command begins: it writes the normal amount, and has said no notes."""
+    set_amount(NORMAL)
+    _notes.set(())
+
+
 def set_amount(amount: int) -> None:
     """How much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or :data:`VERBOSE`."""
     _amount.set(amount)
@@ -73,6 +80,18 @@ def say(text: str) -> None:
     """One line for people, on stderr, unless the command is quiet."""
     if amount() > QUIET:
         warn(text)
+
+
+def note(line: str) -> None:
+    """A note on the command's answer, said once, on stderr unless the command is quiet; what it prints as JSON has it, too."""
+    if line not in _notes.get():
+        say(f"note: {line}")
+        _notes.set((*_notes.get(), line))
+
+
+def notes() -> tuple[str, ...]:
+    """The notes that this command has said."""
+    return _notes.get()
 
 
 def warn(text: str) -> None:

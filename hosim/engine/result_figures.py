@@ -18,6 +18,7 @@ from hosim.engine.other_processors import ProcessorsReplay
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.notes import notes
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures
 from hosim.units import LARGEST
 from hosim.unknown_ops import unknown_ops
@@ -78,6 +79,7 @@ def of_device(
         peers_ns=sum(waited.values()) if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
+        notes=tuple(map(str, notes(plan.graph, hardware))),
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,

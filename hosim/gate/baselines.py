@@ -63,6 +63,7 @@ def load(path: str | os.PathLike[str]) -> Record:
         curve=tuple(data.get("curve", ())),
         hosim=data["hosim"],
         versions={REPLAY: data["semantics"], **data.get("versions", {})},
+        notes=tuple(data.get("notes", ())),
     )
 
 
@@ -99,6 +100,8 @@ def _lines(record: Record) -> Iterator[str]:
     yield f"hosim = {quoted(record.hosim)}"
     yield f"semantics = {record.versions[REPLAY]}"
     yield f"curve = {list(record.curve)}"
+    if record.notes:
+        yield f"notes = [{', '.join(map(quoted, record.notes))}]"
     yield from version_lines(record.versions)
     yield from _table("asked", record.asked)
     yield from _table("fingerprints", record.fingerprints)

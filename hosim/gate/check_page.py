@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hosim.gate.metric_verdict import SAME
 from hosim.gate.metrics import MAKESPAN
 from hosim.gate.plan_changes import plan_changes
-from hosim.gate.reports import changed_metrics, with_a_row
+from hosim.gate.reports import changed_metrics, noted, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.gate.verdict_tables import metric_cells
 from hosim.report import page
@@ -23,6 +23,7 @@ def check_page(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in listed]
     failing = [k for k, v in enumerate(listed) if v.fails(strict)]
     parts = [page.table(("case", "verdict", "what changed"), rows, left=3, bad=failing)]
+    parts += [page.lines(said)] if (said := noted(verdicts)) else []
     for v in verdicts:
         if v.verdict != SAME:
             parts += _case(v)

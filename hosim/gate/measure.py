@@ -87,7 +87,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
     prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
     record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS)
     peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
-    return Measured(replace(record, peaks=peaks))
+    return Measured(replace(record, peaks=peaks, notes=result.notes))
 
 
 def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured]:
@@ -166,6 +166,7 @@ def _measured(
         curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
         hosim=__version__,
         versions=VERSIONS,
+        notes=result.notes,
     )
     return Measured(
         record,

@@ -75,7 +75,7 @@ class Record:
     ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.metrics`). ``machine`` is the hardware profile, flat, as text.
     ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
     ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
-    :data:`hosim.versions.VERSIONS` when it was measured.
+    :data:`hosim.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
     """
 
     case: str
@@ -90,6 +90,7 @@ class Record:
     curve: tuple[int, ...]
     hosim: str
     versions: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
     @property
     def computed(self) -> Mapping[str, str]:

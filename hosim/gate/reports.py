@@ -9,12 +9,15 @@ from typing import Any
 from hosim.gate.metric_verdict import SAME, MetricVerdict
 from hosim.gate.metrics import FAMILIES, family, human
 from hosim.gate.verdict import CaseVerdict, summary
-from hosim.plain_text import printable
+from hosim.plain_text import counted, printable
 from hosim.version import __version__
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _HEIGHT = 6
+_NAMED = 3
+"""How many cases of one note are named."""
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -30,6 +33,7 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
                 "verdict": v.verdict,
                 "fails": v.fails(strict),
                 "note": v.note or None,
+                **({"notes": list(v.notes)} if v.notes else {}),
                 "baseline": v.baseline,
                 "metrics": {m.name: {"verdict": m.verdict, "before": m.before, "now": m.now} for m in v.metrics},
                 "explanation": list(v.explanation),
@@ -48,6 +52,8 @@ def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
         if v.fails(strict):
             failure = ET.SubElement(case, "failure", type=v.verdict, message=_plain(headline(v)))
             failure.text = _plain("\n".join(details(v)))
+        if v.notes:
+            ET.SubElement(case, "system-out").text = _plain("\n".join(v.notes))
     ET.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 
@@ -99,6 +105,7 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     for v in with_a_row(verdicts):
         changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
         lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
+    lines += ["", *(f"- {_cell(line)}" for line in noted(verdicts))] if any(v.notes for v in verdicts) else []
     for v in verdicts:
         if v.explanation or v.fails(strict):
             lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *map(printable, details(v)), "```"]
@@ -110,6 +117,15 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
 def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
     """The cases that have a row in tables: unchanged cases of a matrix are only counted."""
     return [v for v in verdicts if v.verdict != SAME or "/" not in v.case]
+
+
+def noted(verdicts: Sequence[CaseVerdict]) -> list[str]:
+    """A line for each note on the figures, with the cases that have it, or how many they are."""
+    having: dict[str, list[str]] = {}
+    for v in verdicts:
+        for line in v.notes:
+            having.setdefault(line, []).append(v.case)
+    return [f"{', '.join(cases) if len(cases) <= _NAMED else counted(len(cases), 'case')}: {line}" for line, cases in having.items()]
 
 
 def headline(v: CaseVerdict) -> str:

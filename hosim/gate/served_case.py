@@ -70,6 +70,7 @@ def measure_served(case: Case) -> Measured:
             curve=held.curve(),
             hosim=__version__,
             versions=SERVING_VERSIONS,
+            notes=tuple(served.about.get("notes", ())),
         )
     )
 

@@ -46,6 +46,11 @@ class CaseVerdict:
         return self.measured.record if self.measured is not None else None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures has to know."""
+        return () if self.now is None else self.now.notes
+
+    @property
     def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What the device tier holds over time, before and now; empty if unknown."""
         return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())

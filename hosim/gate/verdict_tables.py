@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from hosim.gate.metric_verdict import IMPROVEMENT, NEW, REGRESSION, SAME, MetricVerdict
 from hosim.gate.metrics import human
 from hosim.gate.record import Record
-from hosim.gate.reports import changed_metrics, details, with_a_row
+from hosim.gate.reports import changed_metrics, details, noted, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
@@ -35,6 +35,7 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
         if v.verdict != SAME and (v.explanation or v.note):
             listed = [f"{v.case}: {v.verdict}", *(f"  {line}" for line in details(v))]
             parts.append(paragraph(*listed, style="red" if v.verdict == REGRESSION else "", space=True, wrapped=False))
+    parts += [paragraph(*said, style="dim", space=True)] if (said := noted(checked)) else []
     failing = sum(v.fails(strict) for v in checked)
     closing = f"{counted(len(checked), 'case')}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
     return Group(*parts, paragraph(closing, style="bold red" if failing else "bold"))
@@ -60,6 +61,7 @@ def baseline(record: Record) -> RenderableType:
         for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
             held.add_row(kind.replace("_", " "), human_size(size))
         parts.append(held)
+    parts += [paragraph(*record.notes, space=True)] if record.notes else []
     versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     parts.append(paragraph(f"Written by hosim {record.hosim} (versions: {versions}).", style="dim"))
     return Group(*parts)

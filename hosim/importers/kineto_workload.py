@@ -35,8 +35,8 @@ from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, st
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.torch_trace import RecordedCall, recorded_calls
 from hosim.importers.traced_tensors import DTYPES
-from hosim.left_out import LEFT_OUT
 from hosim.models.tape import ITEM_BYTES
+from hosim.notes import LEFT_OUT
 from hosim.plain_text import counted
 from hosim.units import human_size
 

@@ -60,6 +60,7 @@ class BaselineModel(TypedDict):
     metrics: dict[Name, Count]
     machine: NotRequired[dict[Name, str]]
     curve: NotRequired[list[Count]]
+    notes: NotRequired[list[str]]
     peaks: NotRequired[dict[Name, PeakModel]]
     moved: NotRequired[dict[Name, ListingModel]]
     stalls: NotRequired[ListingModel]

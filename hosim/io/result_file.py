@@ -17,6 +17,7 @@ from hosim.io import reading
 from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter
+from hosim.notes import each_once
 from hosim.result import (
     ACCOUNTS,
     ALLOCATORS,
@@ -246,6 +247,7 @@ _RESULT = KeyTable(
     Key("plan", PLAN_COUNTS, default={}),
     Key("unknown_ops", _UNKNOWN.kind, brief=True),
     Key("guessed_collectives", COUNT, brief=True),
+    Key("notes", several(TEXT), brief=True),
     Key("allocator", _ALLOCATOR.kind, brief=True),
     Key("devices", _DEVICES.kind, brief=True),
     Key("jitter", _JITTER.kind, brief=True),
@@ -261,6 +263,7 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     note("strongest_rival", Kind(StrongestRivalModel)),
     note("do_not_offload", Kind(NoOffloadModel)),
     note("mispredictions", Kind(list[MispredictionsModel])),
+    note("notes", Kind(list[str])),
 )
 
 FORMAT = Format("result", lambda: _RESULT.adapter)
@@ -271,9 +274,10 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
 
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
-    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops`` and
-    ``guessed_collectives`` only if there are some, ``allocator`` only if one placed the bytes, ``devices`` only if there were several,
-    ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
+    ``guessed_collectives`` and ``notes`` only if there are some, ``allocator`` only if one placed the bytes, ``devices`` only if there were
+    several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold
+    bytes.
     """
     return _RESULT.write(result)
 
@@ -288,7 +292,7 @@ def comparison_to_dict(
 ) -> dict[str, Any]:
     """What ``compare-policies --json`` prints: one result per policy, in the order given, and the mispredictions of those that predict.
 
-    Also the strongest rival, if there is one, and why not to offload, if that is the ``answer``.
+    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and every note of the results once.
     """
     listed = list(results)
     data: dict[str, Any] = {"format": reading.format_of("comparison"), "results": [result_to_dict(result) for result in listed]}
@@ -297,6 +301,8 @@ def comparison_to_dict(
         data["strongest_rival"] = asdict(rival)
     if answer is not None:
         data["do_not_offload"] = asdict(answer)
+    if said := each_once(line for result in listed for line in result.notes):
+        data["notes"] = said
     rows = [dict(row) for row in mispredictions]
     return data | {"mispredictions": rows} if rows else data
 

@@ -12,7 +12,6 @@ from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
-from hosim.left_out import LEFT_OUT
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.config_json import sizes_of
@@ -29,6 +28,7 @@ from hosim.models.quantised import packing_of
 from hosim.models.routing_draw import generate
 from hosim.models.run_checks import check_given, check_sizes, positions_of
 from hosim.models.step import step
+from hosim.notes import LEFT_OUT
 from hosim.units import parse_rate
 
 Data = TypeVar("Data")

@@ -12,8 +12,8 @@ from rich.table import Table
 from hosim.analysis.liveness import static_peak
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
-from hosim.left_out import notes
 from hosim.models.listing import ListedModel
+from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.memory_curve import memory_curve
 from hosim.report.op_time_table import under_load
@@ -161,6 +161,7 @@ def workload_figures(graph: Graph) -> dict[str, Any]:
         "bytes": {kind: size for kind in KINDS if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))},
         "resident_peak_bytes": peak.bytes,
         "resident_peak_breakdown": dict(peak.breakdown),
+        **({"notes": said} if (said := each_once(notes(graph))) else {}),
     }
 
 
@@ -235,7 +236,7 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
         ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
     parts: list[RenderableType] = [WholeFigures(f"{printable(workload_line(graph) + at)}\n"), memory_curve(graph, width), tensors, ops]
-    parts += [paragraph(f"{word.capitalize()}: {line}.") for word, line in notes(graph)]
+    parts += [paragraph(sentence(str(note))) for note in notes(graph)]
     about = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
     if about:
         parts.append(paragraph(*about))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.costmodel.guessed_collectives import timed_as
+from hosim.notes import sentence
 from hosim.plain_text import counted
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING
@@ -41,8 +41,7 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     parts.append(paragraph(f"{rates} and {data['requests_per_s']:.3g} requests/s {span}"))
     if not data["overhead_ns"] and "measured" not in data:
         parts.append(paragraph(_KERNELS_ALONE))
-    if guessed := data.get("guessed_collectives"):
-        parts.append(paragraph(f"Of each iteration, {counted(guessed, 'collective')} {timed_as('device memory')}."))
+    parts += [paragraph(sentence(line)) for line in data.get("notes", ())]
     if "goodput" in data:
         parts.append(_within(data["goodput"], data["requests"]))
     mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.cache_plan import Plan
-from hosim.costmodel.guessed_collectives import timed_as
+from hosim.notes import sentence
 from hosim.plain_text import counted, printable
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, failures, percent, time_or_nothing
@@ -50,9 +50,7 @@ def stages(result: StagesResult, plans: Sequence[Plan]) -> RenderableType:
         said[1] += f" Here it is {percent(result.bubble, 1)} of the time of all stages."
     if not any(op.message for plan in plans for op in plan.graph.ops):
         said.append("No op of these workloads has a message, so no stage waits for another one.")
-    guessed = sum([stage.guessed_collectives or 0 for stage in result.stages])
-    if guessed:
-        said.append(f"{guessed:,} messages and other collectives {timed_as('device memory')}.")
+    said += [sentence(line) for line in result.notes]
     return Group(table, *[paragraph(line) for line in said], failures([whole]))
 
 
@@ -74,4 +72,5 @@ def to_dict(result: StagesResult) -> dict[str, Any]:
         "bubble": result.bubble,
         "peak_bytes": dict(whole.peak_bytes),
         "stages": list(result.rows()),
+        "notes": result.notes,
     }

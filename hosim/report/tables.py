@@ -17,7 +17,7 @@ from hosim.analysis.liveness import needed_bytes
 from hosim.analysis.strongest_rival import OPTIMUM, OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
-from hosim.left_out import notes
+from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
 from hosim.report.printed import OpenTable, WholeFigures, begins_bold, lines_of, open_table, paragraph
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
@@ -33,7 +33,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
     parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware)]
-    parts += [strongest(results), unproved(results), intervals(results), effort(results)]
+    parts += [strongest(results), unproved(results), intervals(results), of_plans(results, graph, hardware), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
@@ -45,7 +45,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
     """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
     parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware)]
-    parts += [intervals([result]), effort([result])]
+    parts += [intervals([result]), of_plans([result], graph, hardware), effort([result])]
     if result.feasible:
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
         if len(result.streams) > 1:
@@ -219,6 +219,17 @@ def intervals(results: Sequence[Result]) -> Text:
     if len(results) > 1:
         texts = [f"{result.policy} {text}" for result, text in zip(unsure, texts, strict=True)]
     return paragraph(*([f"90 % interval of the makespan: {', '.join(texts)}."] if texts else []), space=True)
+
+
+def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Text:
+    """The notes of results that the header does not show, since they are of their plans: each with the policies that have it."""
+    shown = set(each_once(notes(graph, hardware)))
+    having: dict[str, list[str]] = {}
+    for result in results:
+        for line in result.notes:
+            if line not in shown:
+                having.setdefault(line, []).append(result.policy)
+    return paragraph(*(f"{_enumerated(names)}: {line}." for line, names in having.items()), space=True)
 
 
 def effort(results: Sequence[Result]) -> Text:

@@ -19,6 +19,7 @@ from hosim.hardware import Hardware
 from hosim.importers.model_config import name_of
 from hosim.models.build import build
 from hosim.models.config import Run
+from hosim.notes import Note, notes
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
 from hosim.serving.scheduler import Iteration
 from hosim.serving.sparse_reads import AttendedTokens
@@ -161,6 +162,11 @@ class ModelledIterations:
     def guessed_collectives(self) -> int:
         """How many collectives of an iteration are timed as if links were as fast as the device tier, as nothing says how fast they are."""
         return len(guessed_collectives(self.graph(_PROMPT), self.hardware))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reader of the figures has to know of the model and its times on the machine."""
+        return notes(self.graph(_PROMPT), self.hardware)
 
     def _at(self, tokens: int) -> int:
         if tokens not in self._dense:

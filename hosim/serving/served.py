@@ -106,6 +106,7 @@ class Served:
                 prefilled_ns=list(there.prefilled_ns),
                 transferred_ns=list(there.transferred_ns),
             )
+        frame.attrs["notes"] = list(self.about.get("notes", ()))
         return frame
 
     def iterations(self) -> DataFrame:

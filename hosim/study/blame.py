@@ -83,11 +83,11 @@ def rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool 
     ]
 
 
-def frame_of(stalls: Iterable[ExplainedStall]) -> DataFrame:
-    """The stalls as a pandas frame with :data:`COLUMNS`."""
+def frame_of(stalls: Iterable[ExplainedStall], notes: Iterable[str] = ()) -> DataFrame:
+    """The stalls as a pandas frame with :data:`COLUMNS`, and the notes on them."""
     from hosim.study.rows import frame
 
-    return frame(rows(stalls), COLUMNS)
+    return frame(rows(stalls), COLUMNS, notes)
 
 
 def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.in_cells import InCells
+from hosim.notes import each_once, notes
 from hosim.plain_text import counted
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Value
@@ -50,6 +51,7 @@ class Diff(InCells):
     tensors: Sequence[Row]
     ops: Sequence[Row]
     replayed: bool = True
+    notes: Sequence[str] = ()
 
     @property
     def same(self) -> bool:
@@ -63,7 +65,7 @@ class Diff(InCells):
         if which not in ("figures", "tensors", "ops"):
             raise InputError(f"expected figures, tensors or ops, got {which!r}", source="diff")
         listed: Sequence[Row] = getattr(self, which)
-        return frame(listed, list(dict.fromkeys(chain.from_iterable(listed))))
+        return frame(listed, list(dict.fromkeys(chain.from_iterable(listed))), self.notes)
 
     def __str__(self) -> str:
         if self.same:
@@ -98,7 +100,14 @@ def diff(a: Side, b: Side) -> Diff:
         )
     if a.result is not None and b.result is not None:
         figures = _figures(a.result, b.result)
-    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)), replayed)
+    said = each_once(line for side in (a, b) for line in _notes(side))
+    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)), replayed, said)
+
+
+def _notes(side: Side) -> Iterable[str]:
+    if side.result is not None:
+        return side.result.notes
+    return () if side.plan is None else map(str, notes(side.plan.workload))
 
 
 def _same_tensors(a: Plan, b: Plan) -> None:

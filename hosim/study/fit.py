@@ -82,7 +82,7 @@ class Fit(InCells):
     def frame(self) -> DataFrame:
         """One row per probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the figures of the replay."""
         listed = rows(self)
-        return frame(listed, list(listed[0])).astype({"within": bool})
+        return frame(listed, list(listed[0]), (*self.question.notes, *self.notes)).astype({"within": bool})
 
     def __str__(self) -> str:
         name = " + ".join(self.axis.fields)

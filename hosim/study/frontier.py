@@ -63,7 +63,8 @@ class Frontier(InCells):
         Where devices have a price, also what a step costs, and a million tokens.
         """
         costs = [COST, COST_OF_TOKENS] if self.question.hardware.price_per_hour else []
-        return frame(rows(self), ["pareto", *costs, *figure_columns(self.question.hardware)]).astype({"pareto": bool})
+        columns = ["pareto", *costs, *figure_columns(self.question.hardware)]
+        return frame(rows(self), columns, self.question.notes).astype({"pareto": bool})
 
     def __str__(self) -> str:
         tier = self.question.hardware.device_tier

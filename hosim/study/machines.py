@@ -16,6 +16,7 @@ from hosim.analysis.liveness import needed_bytes, static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.notes import notes
 from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.frontier import attempt
@@ -69,7 +70,7 @@ class Machines:
     @property
     def frame(self) -> DataFrame:
         """One row per machine and policy, with the columns :data:`COLUMNS`."""
-        return frame(rows(self), COLUMNS)
+        return frame(rows(self), COLUMNS, notes(self.graph, *{line.hardware.name: line.hardware for line in self.lines}.values()))
 
     def __str__(self) -> str:
         fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)

@@ -20,6 +20,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import within
 from hosim.nearest_rank import rank
+from hosim.notes import each_once, notes
 from hosim.result import Result
 from hosim.study.drawn_orders import drawn_order, reordered
 from hosim.study.ideal import ideal_ns
@@ -70,6 +71,7 @@ def robustness(
         raise InputError("without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order", source="jitter")
     rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
+    frame.attrs["notes"] = each_once(notes(graph, hardware))
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
 

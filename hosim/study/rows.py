@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.notes import Note, each_once
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Settings, Value, as_integer
 
@@ -153,8 +154,11 @@ def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
     return row
 
 
-def frame(rows: Iterable[Row], columns: Sequence[str]) -> DataFrame:
-    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing ones."""
+def frame(rows: Iterable[Row], columns: Sequence[str], notes: Iterable[str | Note] = ()) -> DataFrame:
+    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing ones.
+
+    ``attrs["notes"]`` has the notes on the figures, each once.
+    """
     import pandas as pd
 
     made = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns), dtype=object)
@@ -170,4 +174,5 @@ def frame(rows: Iterable[Row], columns: Sequence[str]) -> DataFrame:
             made[column] = made[column].astype("Int64")
         else:
             made[column] = made[column].infer_objects()
+    made.attrs["notes"] = each_once(notes)
     return made

@@ -12,6 +12,7 @@ from hosim.errors import HosimError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.notes import notes
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
@@ -105,5 +106,6 @@ def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
         peak_breakdown={},
         channels={},
         plan={},
+        notes=tuple(map(str, notes(graph, hardware))),
         ideal_ns=ideal_ns(graph, hardware),
     )

@@ -21,6 +21,7 @@ from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
+from hosim.notes import Note, notes
 from hosim.result import Result
 from hosim.study.axes import Settings, Value, as_integer, written
 from hosim.study.ideal import ideal_ns
@@ -48,6 +49,11 @@ class Question:
     choice: PolicyChoice
     budget: int | float | str | None = None
     others: tuple[PolicyChoice, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reader of the answer has to know of the workload and its times on the machine (:func:`hosim.notes.notes`)."""
+        return notes(self.graph, self.hardware)
 
     @property
     def budget_bytes(self) -> int:

@@ -41,14 +41,14 @@ class Blame(InCells):
     @property
     def frame(self) -> DataFrame:
         """One row per stall, with :data:`hosim.study.blame.COLUMNS`."""
-        return frame_of(self.stalls)
+        return frame_of(self.stalls, self.result.notes)
 
     @property
     def price_frame(self) -> DataFrame:
         """One row per price: ``what added makespan_ns saves_ns together note``."""
         from hosim.study.rows import frame
 
-        return frame([{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)], _PRICE)
+        return frame([{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)], _PRICE, self.result.notes)
 
     @property
     def by_cause(self) -> Mapping[tuple[str, str], int]:

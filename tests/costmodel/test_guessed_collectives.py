@@ -102,7 +102,7 @@ def test_a_server_says_which_collectives_are_guesses(name, said, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     outcome = CliRunner().invoke(app, asked)
     assert outcome.exit_code == 0, outcome.output
-    assert ("Of each iteration, 65 collectives timed as if links" in outcome.output) == (said is not None)
+    assert ("Guessed: 65 collectives (" in outcome.output) == (said is not None)
 
 
 def test_built_workloads_on_every_profile():
@@ -129,6 +129,43 @@ COMMANDS = {
     "robustness": ["robustness", "w.json", "-H", "toy", "--policies", "resident", "-n", "2"],
     "machines": ["compare-policies", "w.json", "-H", "toy,h100-80gb-sxm", "--policies", "resident"],
 }
+
+
+JSON = {
+    **{name: [*asked, "--json"] for name, asked in COMMANDS.items() if name != "plan"},
+    "explain": ["plan", "w.json", "-H", "toy", "-p", "resident", "--explain", "--json"],
+    "diff": ["diff", "plan.json", "layerwise", "-w", "w.json", "-H", "toy", "--json"],
+}
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_the_json_of_every_command_has_every_note(command, tmp_path: Path, monkeypatch):
+    """What the workload leaves out, what its builder assumes, ops that nobody knows, and guesses about the machine."""
+    monkeypatch.chdir(tmp_path)
+    graph = summing(kernel="all_reduce", sizes=(4, 64), size=64)
+    ops = (replace(graph.ops[0], duration_ns=None), graph.ops[1])
+    meta = {"left_out": ["a head"], "assumed": ["states of 4 B"], "missing": ["a branch"], "unknown_ops": ["f"]}
+    noted = replace(graph, ops=ops, meta=meta)
+    save_workload(noted, tmp_path / "w.json")
+    hosim.save_plan(hosim.Plan(noted), tmp_path / "plan.json")
+    outcome = CliRunner().invoke(app, ["-q", *JSON[command]])
+    assert outcome.exit_code == 0, outcome.output
+    notes = json.loads(outcome.stdout)["notes"]
+    assert {"left out: a head", "assumed: states of 4 B", "not in the file: a branch"} <= set(notes)
+    assert [sum(line.startswith(about) for line in notes) for about in ("unknown: 1 op", "guessed: ")] == [1, 1]
+
+
+def test_requests_that_are_served_say_so():
+    """In the summary, and in the frames of runs and of studies."""
+    model, requests = {"model": "gpt2", "tensor": 2, "layers": 1}, "poisson:rate=2:count=2:prompt=8:output=2"
+    served = hosim.serve(model, "t4", requests)
+    frames = [served.frame()]
+    frames += [hosim.serve_sweep(model, "t4", requests, vary={"blocks": [90, 99]}, jobs=1)]
+    frames += [hosim.serve_frontier(model, "t4", requests, vary={"blocks": [90, 99]}, jobs=1)]
+    frames += [hosim.serve_fit(model, "t4", requests, smallest="blocks=90..99:2", within="ttft.p95=9s").frame]
+    for notes in (served.summary()["notes"], *(frame.attrs["notes"] for frame in frames)):
+        assert [SAID in line for line in notes] == [True]
+    assert "notes" not in hosim.serve(model, "h100", requests).summary()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -163,6 +200,10 @@ def test_tables_of_python_say_so():
     graph = summing(size=64)
     for table in (hosim.compare(graph, "toy", "resident"), hosim.sweep(graph, "toy", "resident", vary="budget=100B", jobs=1)):
         assert any(SAID in note for note in table.attrs["notes"])
+    asked = graph, "toy", "resident"
+    found = hosim.frontier(*asked, points=2, refine=0), hosim.fit(*asked, largest="budget=80..100B:2"), hosim.blame(*asked)
+    for table in (*(one.frame for one in found), found[2].price_frame, hosim.robustness(*asked, runs=2)):
+        assert any(SAID in note for note in table.attrs["notes"])
     table = hosim.compare(graph, ["toy", "t4"], "resident")
     assert [note[:20] for note in table.attrs["notes"] if SAID in note] == ["guessed: on toy, 1 c", "guessed: on t4, 1 co"]
 
@@ -174,4 +215,4 @@ def test_stages_say_so(monkeypatch):
     for link, guessed in (("", True), (":link=25GB/s", False)):
         outcome = CliRunner().invoke(app, ["pipeline", asked + link, "-H", "h100", "-p", "resident"])
         assert outcome.exit_code == 0, outcome.output
-        assert ("messages and other collectives timed as if links" in outcome.output) == guessed
+        assert (SAID in outcome.output) == guessed

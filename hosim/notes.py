@@ -1,0 +1,82 @@
+"""Notes: what a reader of figures has to know beside them, the same in tables, JSON, frames, baselines and reports.
+
+Of a graph and the machines that it is replayed on, :func:`notes` gives them. A result has these and those of its plan
+(:attr:`hosim.result.Result.notes`). Whoever answers shows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hosim.costmodel.guessed_collectives import guessed_collectives_line
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.unknown_ops import unknown_ops
+
+LEFT_OUT = "left_out"
+"""The key of a graph's ``meta`` for what the graph does not have of its model, such as quantised weights, a line each."""
+
+ASSUMED = "assumed"
+"""The key of a graph's ``meta`` for what its builder takes to be so and nobody said, a line each."""
+
+MISSING = "missing"
+"""The key of a graph's ``meta`` for what the file that it is from does not say, a line each."""
+
+_LISTED = {LEFT_OUT: "left out", ASSUMED: "assumed", MISSING: "not in the file"}
+
+
+class Note(NamedTuple):
+    """One note: what it is about, in a word or two, and a line without a full stop.
+
+    >>> str(Note("left out", "quantised weights"))
+    'left out: quantised weights'
+    """
+
+    about: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.line}"
+
+
+def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
+    """What a reader of the workload's figures has to know: of the graph, and of its times on each machine."""
+    each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]
+    if len(machines) > 1:
+        each = [(machine, tuple([Note(note.about, f"on {machine.name}, {note.line}") for note in found])) for machine, found in each]
+    return (*graph.derived(_of_graph), *[note for _, found in each for note in found])
+
+
+def _of_graph(graph: Graph) -> tuple[Note, ...]:
+    def found() -> Iterator[Note]:
+        if (unknown := unknown_ops(graph)) is not None:
+            yield Note("unknown", str(unknown))
+        for key, about in _LISTED.items():
+            lines = graph.meta.get(key)
+            yield from (Note(about, line) for line in (lines if isinstance(lines, list | tuple) else ()) if isinstance(line, str))
+
+    return tuple(found())
+
+
+def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
+    guessed = guessed_collectives_line(graph, machine)
+    return () if guessed is None else (Note("guessed", guessed),)
+
+
+def sentence(line: str) -> str:
+    """A note as a sentence.
+
+    >>> sentence("left out: a LoRA")
+    'Left out: a LoRA.'
+    """
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def each_once(lines: Iterable[str | Note]) -> list[str]:
+    """Notes of several answers as texts, each once, in order.
+
+    >>> each_once(["a", Note("b", "c"), "a"])
+    ['a', 'b: c']
+    """
+    return list(dict.fromkeys(map(str, lines)))
