@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from hosim.errors import InputError
 from hosim.lower.hooks_refused import require_no_hooks
+from hosim.lower.reached_state import Reached
 from hosim.lower.replicas import unwrapped
 
 _MEMBERS = "_parameters", "_buffers", "_modules"
 
 
 class AsCaptured:
-    """A model's modes, members and numbers when it was captured. ``called`` is what is called for it: the model, or its compiled one."""
+    """A model's modes and members when it was captured, and what it reached of Python.
 
-    def __init__(self, model: torch.nn.Module, called: torch.nn.Module | None = None) -> None:
+    ``called`` is what is called for it: the model, or its compiled one.
+    """
+
+    def __init__(self, model: torch.nn.Module, called: torch.nn.Module | None, reached: Reached) -> None:
         self._model = model
         self._called = model if called is None else called
         self._modes = _modes(model)
-        self._had = [(name, vars(module), dict(_given(module))) for name, module in unwrapped(model).named_modules()]
+        self._reached = reached
         self._members = [
             (name, now, dict(now)) for name, module in unwrapped(model).named_modules() for now in (vars(module)[key] for key in _MEMBERS)
         ]
 
     def require(self) -> None:
-        """Raise :class:`InputError` if the model is in another mode, has other members or numbers, or has hooks."""
+        """Raise :class:`InputError` if the model is in another mode, has other members or hooks, or reaches other things."""
         if _modes(self._model) != self._modes:
             raise InputError(
                 "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
@@ -35,29 +36,14 @@ class AsCaptured:
         for name, now, before in self._members:
             if now.keys() != before.keys() or any(now[key] is not value for key, value in before.items()):
                 key = next(key for key in (*before, *now) if now.get(key) is not before.get(key))
-                raise self._other(name, key)
-        for name, now, before in self._had:
-            for key, value in before.items():
-                if now.get(key) is not value and _is_other(value, now.get(key)):
-                    raise self._other(name, key)
+                raise self._other(f"module {name!r}" if name else type(unwrapped(self._model)).__name__, key)
+        found = self._reached.changed(by_forward=False)
+        if found is not None:
+            raise self._other(*found)
         require_no_hooks(self._called)
 
-    def _other(self, name: str, key: str) -> InputError:
-        place = f"module {name!r}" if name else type(unwrapped(self._model)).__name__
+    def _other(self, place: str, key: str) -> InputError:
         return InputError(f"{place} has another {key!r} than when it was captured; set it back, or offload the model again")
-
-
-def _given(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    for key, value in vars(module).items():
-        if isinstance(value, (int, float, str, torch.Tensor)):
-            yield key, value
-
-
-def _is_other(before: Any, now: Any) -> bool:
-    """Whether an attribute that was changed may matter; one that lets a tensor go frees memory, as users do."""
-    if isinstance(before, torch.Tensor):
-        return now is not None
-    return isinstance(now, torch.Tensor) or bool(now != before)
 
 
 def _modes(model: torch.nn.Module) -> list[bool]:

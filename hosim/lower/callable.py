@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.cache_plan import Plan
@@ -27,11 +29,13 @@ from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
 from hosim.lower.launch_cost import late_launch_ns
 from hosim.lower.model_origins import Loader, fake_on, fakes, named_tensors, origins, views
-from hosim.lower.python_state import python_state_kept
+from hosim.lower.python_state import python_state_kept, writes_undone_in
+from hosim.lower.reached_state import Made, Reached
 from hosim.lower.run import Executor
 from hosim.lower.stand_ins import stand_ins
 from hosim.lower.torch_program import TorchProgram, capture
 from hosim.lower.transfers import Device, RunMemory
+from hosim.lower.two_traces import require_of_modules, require_own_results, settled, written
 from hosim.plain_text import counted
 from hosim.result import Result
 
@@ -44,7 +48,7 @@ class Captured:
     order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
     that are the optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and ``load`` gives what
     tensors on meta have to contain. ``others`` are further tensors with the contents of those in ``held``.
-    ``called`` is what ``torch.compile`` has made of the model.
+    ``called`` is what ``torch.compile`` has made of the model. ``reached`` is the state of Python that it was captured with.
     """
 
     model: torch.nn.Module
@@ -53,6 +57,7 @@ class Captured:
     inputs: tuple[str, ...]
     flat: Callable[..., list[Any]]
     result: Callable[[tuple[Any, ...]], Any]
+    reached: Reached
     settings: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     load: Loader | None = None
@@ -159,7 +164,7 @@ class OffloadedModel:
         found = origins(models, captured.model, device, captured.load)
         placed = {**captured.held, **views({name: captured.held[name] for name in found}, device)}
         self._is_elsewhere = bool(found)
-        self._as_captured = AsCaptured(captured.model, captured.called)
+        self._as_captured = AsCaptured(captured.model, captured.called, captured.reached)
         self._one_at_a_time = threading.RLock()
         try:
             self.executor.place(placed, found)
@@ -292,21 +297,22 @@ def inference(
     require_one_process(model)
     require_no_hooks(model)
     own: Mapping[str, torch.Tensor] = named_tensors(model)
-    there: contextlib.AbstractContextManager[None] = nullcontext()
+    there: Callable[[], contextlib.AbstractContextManager[None]] = nullcontext
     if any(not device.has(tensor) for tensor in own.values()):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        there = stand_ins(model, fakes(mode, model, device.torch_device))
+        there = partial(stand_ins, model, fakes(mode, model, device.torch_device))
         args, kwargs = tree_map_only(torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs))
-    try:
-        with torch.no_grad(), quiet(), python_state_kept(model), there:
-            exported = torch.export.export(model, args, kwargs, strict=False)
-    except InputError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
-        hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
-        raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
+    reached = Reached(model, {})
+    first, kept = _exported(model, (args, kwargs), name, reached, there, [])
+
+    def again() -> tuple[ExportedProgram, list[Any]]:
+        found, _ = _exported(model, (args, kwargs), name, reached, there, kept)
+        return found, written(found.graph_module)
+
+    exported = settled(written(first.graph_module), kept, again)
+    require_of_modules(exported.constants, [*first.constants.values()], reached)
     program = capture(exported, name=name)
+    require_own_results(program)
     if compiled is not None:
         from hosim.lower.compiled_program import compiled_program
 
@@ -332,7 +338,27 @@ def inference(
     def result(results: tuple[Any, ...]) -> Any:
         return tree_unflatten(results, out_spec)
 
-    return Captured(model, program, held, inputs, flat, result, constants=constants, load=load, called=called)
+    return Captured(model, program, held, inputs, flat, result, reached, constants=constants, load=load, called=called)
+
+
+def _exported(
+    model: torch.nn.Module,
+    inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    name: str,
+    reached: Reached,
+    there: Callable[[], contextlib.AbstractContextManager[None]],
+    kept: Sequence[Made],
+) -> tuple[ExportedProgram, list[Made]]:
+    """``model`` as torch exports it for inputs within what ``there`` gives, and the tensors that it keeps (``kept`` were, before)."""
+    try:
+        with torch.no_grad(), quiet(), python_state_kept(model, reached, kept=kept) as made, writes_undone_in(model), there():
+            return torch.export.export(model, *inputs, strict=False), made
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
+        hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
+        raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
 
 
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:

@@ -31,10 +31,12 @@ from hosim.importers.torch_run import PlaceholderInput, quiet
 from hosim.importers.torch_step import failures
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
-from hosim.lower.python_state import python_state_kept
+from hosim.lower.python_state import WritesUndone, python_state_kept
+from hosim.lower.reached_state import Reached
 from hosim.lower.stand_ins import stand_ins
 from hosim.lower.torch_program import TorchProgram, lift_constants, read
 from hosim.lower.transfers import Device
+from hosim.lower.two_traces import require_own_results
 from hosim.result import Result
 
 _FORMER = "past_key_values"
@@ -223,7 +225,8 @@ def _traced(
             return [result for result in results if isinstance(result, torch.Tensor)] + made
 
         by_id = {one: by_name[name] for one, name in placeholders.items()}
-        with torch.no_grad(), python_state_kept(twin), stand_ins(twin, by_id):
+        reached = Reached(twin, {})
+        with torch.no_grad(), python_state_kept(twin, reached), stand_ins(twin, by_id), WritesUndone():
             module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
     for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
         if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
@@ -238,6 +241,7 @@ def _traced(
     module = _renamed(module, names)
     named = [replace(one, placeholder=key, name=one.name or key) for one, key in zip(givens, names, strict=True)]
     program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
+    require_own_results(program)
     after = tuple({key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)} for layer in traced.layers)
     inputs_of_call = tuple(names[len(held) :])
     return _Traced(program, inputs_of_call, tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after, cache_name)

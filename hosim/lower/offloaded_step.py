@@ -267,6 +267,7 @@ def training(
         names,
         flat,
         result,
+        step.reached,
         settings,
         constants,
         others=(*sharded, *behind(model)),

@@ -1,61 +1,65 @@
-"""Refuses models whose forward changes what Python or a random generator keeps, which a captured program would not do. Imports torch."""
+"""Refuses models whose code changes what Python or a random generator keeps, which a captured program would not do. Imports torch."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from hosim.errors import InputError
+from hosim.lower.reached_state import OF_MODULES, Made, Reached
 
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""Attributes that every module has: its parameters, buffers and hooks are looked after elsewhere."""
+_TRACED = (FakeTensor, FunctionalTensor)
 
 
 @contextmanager
-def python_state_kept(model: torch.nn.Module, called: torch.nn.Module | None = None) -> Iterator[None]:
-    """Trace a model within, by calling it or ``called``: afterwards its attributes and the random generators are as before.
+def python_state_kept(
+    model: torch.nn.Module, reached: Reached, called: torch.nn.Module | None = None, kept: Sequence[Made] = ()
+) -> Iterator[list[Made]]:
+    """Trace a model within, by calling it or ``called``: afterwards what is ``reached`` and the random generators are as before.
 
-    Raises :class:`InputError` if forward has changed a number among the attributes or what is in a list of theirs, has read a tensor among
-    them and then replaced it, has seeded torch's generator, or has drawn from Python's or numpy's.
+    Gives the tensors that forward keeps where none was, once it has ended; within, those ``kept`` by a trace before are there.
+    Raises :class:`InputError` if the code has changed a number or what is in a container, has read a tensor among the attributes and then
+    replaced it, has seeded torch's generator, or has drawn from another one.
     """
-    names = dict(model.named_modules())
-    had = {name: dict(vars(module)) for name, module in names.items()}
-    lists = {(name, key): list(value) for name, known in had.items() for key, value in known.items() if isinstance(value, list)}
+    had = [(place, module, dict(vars(module))) for place, module in reached.modules.values()]
     generators = _Generators()
-    reads = _Reads({id(t) for known in had.values() for key, value in known.items() if key not in _OF_TORCH for t in _tensors(value)})
+    reads = _Reads({id(t) for _, _, known in had for key, value in known.items() if key not in OF_MODULES for t in _tensors(value)})
+    for box, key, tensor in kept:
+        box[key] = tensor
+    made: list[Made] = []
     changed: list[str] = []
 
     def look(*_: object) -> None:
-        for name, module in names.items():
-            place = f"module {name!r}" if name else type(model).__name__
-            now = vars(module)
-            for key, value in had[name].items():
-                after = now.get(key)
-                if _is_other(value, after, lists.get((name, key), ())) or (key not in _OF_TORCH and reads.are_replaced(value, after)):
+        found = reached.changed(by_forward=True)
+        if found is not None:
+            changed.append(f"{found[0]} changes its {found[1]!r} at each call")
+        for place, module, known in had:
+            for key, value in known.items():
+                if key not in OF_MODULES and reads.are_replaced(value, vars(module).get(key)):
                     changed.append(f"{place} changes its {key!r} at each call")
+        made.extend(one for one in reached.made() if not any(one[0] is box and one[1] == key for box, key, _ in (*kept, *made)))
 
     handle = (model if called is None else called).register_forward_hook(look)  # now, because torch.export sets attributes back
-    reading: AbstractContextManager[Any] = reads if reads.watched and called in (None, model) else nullcontext()
     try:
-        with reading:
-            yield
+        with reads if reads.watched and called in (None, model) else nullcontext():
+            yield made
     finally:
         handle.remove()
         look()
-        for name, module in names.items():
-            for key, value in had[name].items():
-                if isinstance(value, list):
-                    value[:] = lists[name, key]
-            module.__dict__.clear()
-            module.__dict__.update(had[name])
+        reached.restore()
+        for _, module, known in had:
+            vars(module).clear()
+            vars(module).update(known)
         changed += generators.restored()
     if changed:
         raise InputError(
@@ -64,15 +68,58 @@ def python_state_kept(model: torch.nn.Module, called: torch.nn.Module | None = N
         )
 
 
-def _is_other(before: Any, now: Any, inside: Any) -> bool:
-    """Whether a number is another one, or a list has other things in it than those that were ``inside``."""
-    if isinstance(before, (int, float)):
-        return before is not now and bool(before != now)
-    if not isinstance(before, list) or before is not now:  # a list that is made anew at each call does not grow from call to call
-        return False
-    return len(before) != len(inside) or any(
-        _is_other(a, b, ()) if isinstance(a, (int, float)) else a is not b for a, b in zip(inside, before, strict=True)
+@contextmanager
+def writes_undone_in(model: torch.nn.Module) -> Iterator[None]:
+    """Within, what calls of ``model`` write into real tensors is undone at their end (:class:`WritesUndone`)."""
+    within = ExitStack()
+    handles = (
+        model.register_forward_pre_hook(lambda *_: within.enter_context(WritesUndone()) and None),
+        model.register_forward_hook(lambda *_: within.close(), always_call=True),
     )
+    try:
+        yield
+    finally:
+        within.close()
+        for handle in handles:
+            handle.remove()
+
+
+class WritesUndone(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
+    """Real tensors that ops write into have at the end what they had: the traced program writes into them, and not its trace.
+
+    Parameters, buffers and inputs are fake ones while a model is traced; tensors among its attributes are not.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        schema = getattr(func, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | (kwargs or {})
+            for argument in schema.arguments:
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    self._keep(given.get(argument.name))
+        return func(*args, **(kwargs or {}))
+
+    def _keep(self, value: Any) -> None:
+        for tensor in tree_leaves(value):
+            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, _TRACED) and not is_traceable_wrapper_subclass(tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._before:
+                    with _disable_current_modes():
+                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                        self._before[storage._cdata] = whole, whole.clone()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        with _disable_current_modes():
+            for whole, before in self._before.values():
+                whole.copy_(before)
+        self._before.clear()
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

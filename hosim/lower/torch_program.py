@@ -23,6 +23,8 @@ from hosim.graph import Graph
 from hosim.importers import torch_export, torch_run
 from hosim.importers.torch_run import PlaceholderInput
 
+OWN_GENERATOR = "the model draws from a generator of its own, which a captured program cannot; draw from torch's default one"
+
 
 @dataclass(frozen=True)
 class TorchProgram:
@@ -131,7 +133,7 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
     for node in module.graph.find_nodes(op="get_attr"):
         value = getattr(module, node.target)
         if isinstance(value, torch.Generator):
-            raise InputError("the model draws from a generator of its own, which a captured program cannot; draw from torch's default one")
+            raise InputError(OWN_GENERATOR)
         with module.graph.inserting_after(last):
             last = module.graph.placeholder(f"constant_{len(constants)}")
         constants[last.name] = value

@@ -36,7 +36,8 @@ from hosim.lower.compiled_training import traced_by_calls
 from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.model_origins import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
-from hosim.lower.python_state import python_state_kept
+from hosim.lower.python_state import WritesUndone, python_state_kept
+from hosim.lower.reached_state import Made, Reached
 from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.sharded import Shards, shards_of
 from hosim.lower.sharded_tensors import local, sharded_like
@@ -44,6 +45,7 @@ from hosim.lower.stand_ins import stand_ins
 from hosim.lower.step_ops import StepOp
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
+from hosim.lower.two_traces import require_of_modules, require_own_results, settled, written
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step without state equals one from a state of zeros, if no momentum is dampened."""
@@ -73,6 +75,7 @@ class TrainingStep:
     settings: tuple[str, ...]
     settings_now: Callable[[], list[Any]] = field(repr=False)
     parts: StepParts = field(repr=False)
+    reached: Reached = field(repr=False)
     exchanges: Exchanges | None = None
     constants: frozenset[str] = frozenset()
     """The names of tensors that the program holds, and neither the model nor the optimizer."""
@@ -107,19 +110,36 @@ def capture_training(
     model = unwrapped(model)
     require_one_process(model, sharded=isinstance(exchanges, Shards))
     require_no_hooks(model)
-    _make_state(optimizer)
-    held = list(_held(model, optimizer))
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
     rates = tensor_settings(optimizer)
-    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes: dict[int, torch.Tensor] = {}
-        for _, _, tensor in held:
-            fakes[id(tensor)] = _fake(mode, tensor, device)
-        fakes.update((id(rate), _fake(mode, rate)) for rate in rates)
+    learned = [p for group in optimizer.param_groups for p in group["params"]]
+    reached = Reached(model, {} if loss is None else {"the loss": loss})
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with failures(_ADVICE, "be traced"), quiet(), mode:
+        fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
         given = {key: _fake(mode, value, device) if key in tensors else value for key, value in inputs.items()}
+        stepping = _Stepping(model, learned, fakes, given, loss, exchanges, compiled, reached)
+        first = [*fakes.values(), *(given[key] for key in tensors)]
+        trial = stepping.traced(first)
+    _make_state(optimizer, [learned[i] for i in trial.gradients])
+    held = list(_held(model, optimizer.state))
+    with failures(_ADVICE, "be traced"), quiet(), mode:
+        for one in (*(tensor for _, _, tensor in held), *rates):
+            fakes[id(one)] = fakes[id(one)] if id(one) in fakes else _fake(mode, one, None if any(one is r for r in rates) else device)
         update = Update(optimizer, fakes, mode)
         flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
-        module, gradients = _trace(model, update, fakes, given, flat, loss, exchanges, compiled)
+
+        def again() -> tuple[_TracedStep, list[Any]]:
+            found = stepping.traced(flat, update, trial.kept)
+            return found, written(found.module, flat, backward_done)
+
+        backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
+        traced = settled(written(trial.module, first, backward_done), trial.kept, again)
+    module, gradients = traced.module, traced.gradients
+    before = [getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")]
+    if exchanges is not None:
+        exchanges.require_gradients(learned, list(gradients))
+    module.graph.eliminate_dead_code()
     updating, begins = _marked(module)
     last = updating[0].prev if updating else module.graph.output_node().prev
     givens = [PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held]
@@ -127,6 +147,7 @@ def capture_training(
     givens += [PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)]
     values = [local(tensor) for _, _, tensor in held] + [None] * len(tensors) + rates
     constants = lift_constants(module)
+    require_of_modules(constants, before, reached)
     for value in constants.values():
         if any(value.untyped_storage()._cdata == local(tensor).untyped_storage()._cdata for _, _, tensor in held):
             raise InputError(
@@ -171,12 +192,13 @@ def capture_training(
         begins,
     )
     program = program_of(module, named, name, bind, frozenset(gradients.values()))
+    require_own_results(program)
 
     def settings_now() -> list[Any]:
         changed = update.numbers()  # it raises an error for settings that need another program
         return [*(rate.clone() for rate in rates), *changed[:count]]
 
-    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, exchanges, frozenset(constants))
+    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, reached, exchanges, frozenset(constants))
 
 
 def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +207,7 @@ def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
         return op(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
 
 
-def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor]]:
+def _held(model: torch.nn.Module, states: Mapping[torch.Tensor, Mapping[str, Any]]) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Name, kind and tensor of everything that outlives the step, each tensor once."""
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
@@ -193,22 +215,21 @@ def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
         yield name, "expert" if "experts" in name.split(".") else "parameter", parameter
     for name, buffer in model.named_buffers():
         yield name, "buffer", buffer
-    for parameter, state in optimizer.state.items():
+    for parameter, state in states.items():
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
                 yield f"{names.get(id(parameter), 'parameter')}.{key}", "optimizer_state", value
 
 
-def _make_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter the state with which the optimizer would begin."""
-    learned = [p for group in optimizer.param_groups for p in group["params"]]
-    if all(optimizer.state.get(p) for p in learned if p.requires_grad):
+def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor]) -> None:
+    """Give each of these parameters, which get gradients, the state with which the optimizer would begin."""
+    if all(optimizer.state.get(p) for p in learned):
         return
     fresh = copy.copy(optimizer)
     with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        twins = {id(p): _fake(mode, p) for p in learned}
-        for twin in twins.values():
-            twin.grad = torch.empty_like(twin)
+        twins = {id(p): _fake(mode, p) for group in optimizer.param_groups for p in group["params"]}
+        for p in learned:
+            twins[id(p)].grad = torch.empty_like(twins[id(p)])
         fresh.param_groups = [{**group, "params": [twins[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
         fresh.state = defaultdict(dict)
         with torch.no_grad():
@@ -240,58 +261,80 @@ _FORWARD_DONE, _BACKWARD_DONE = -1, -2
 """Numbers of the marks in a traced step; those of gradients are the positions of their parameters."""
 
 
-def _trace(
-    model: torch.nn.Module,
-    update: Update,
-    fakes: Mapping[int, torch.Tensor],
-    given: Mapping[str, Any],
-    flat: Sequence[torch.Tensor],
-    loss: Loss | None,
-    exchanges: Exchanges | None,
-    compiled: CompiledModel | None,
-) -> tuple[GraphModule, dict[int, str]]:
-    """The graph of the step over ``flat``, with marks, and the node of each gradient by its parameter's position among the learned."""
-    named = dict((*model.named_parameters(), *model.named_buffers()))
-    replaced = {key: fakes[id(t)] for key, t in named.items()}
-    called, calling = (model, nullcontext()) if compiled is None else (compiled.module, traced_by_calls(compiled))
+@dataclass(frozen=True)
+class _TracedStep:
+    """A traced step with marks, the node of each gradient by its parameter's position among the learned, and what it kept in Python."""
 
-    def step(*_: torch.Tensor) -> list[torch.Tensor]:
-        if exchanges is not None:
-            exchanges.begin(lambda buffer: fakes[id(buffer)])
+    module: GraphModule
+    gradients: dict[int, str]
+    kept: list[Made]
+
+
+@dataclass(frozen=True)
+class _Stepping:
+    """What a step is traced on: the tensors of ``given`` are fakes, and those of the model and the optimizer are ``fakes`` by address."""
+
+    model: torch.nn.Module
+    learned: Sequence[torch.Tensor]
+    fakes: Mapping[int, torch.Tensor]
+    given: Mapping[str, Any]
+    loss: Loss | None
+    exchanges: Exchanges | None
+    compiled: CompiledModel | None
+    reached: Reached
+
+    def traced(self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()) -> _TracedStep:
+        """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
+        model, fakes = self.model, self.fakes
+        for fake in fakes.values():
+            fake.grad = None
+        named = dict((*model.named_parameters(), *model.named_buffers()))
+        called, calling = (model, nullcontext()) if self.compiled is None else (self.compiled.module, traced_by_calls(self.compiled))
+        learned = [(i, p, fakes[id(p)]) for i, p in enumerate(self.learned)]
+        handles = [h for i, p, fake in learned if p.requires_grad for h in parameter_hooks.register(fake, p, i)]
+        exchanging: Any = nullcontext()
+        if self.exchanges is not None:
+            handles += self.exchanges.register(fakes, self.learned)
+            exchanging = self.exchanges.tracing(fakes)
+        by_id = {id(t): fakes[id(t)] for t in named.values()}
+
+        def step(*_: torch.Tensor) -> list[torch.Tensor]:
+            with WritesUndone() if self.compiled is None else nullcontext():  # torch.compile compiles nothing under a mode
+                value = self._differentiated(called, {key: fakes[id(t)] for key, t in named.items()})
+            gradients = [fake.grad for _, _, fake in learned if fake.grad is not None]
+            if update is not None:
+                update.apply()
+            return [value, *gradients]
+
+        try:
+            with python_state_kept(model, self.reached, called, kept) as made, stand_ins(model, by_id), exchanging, calling:
+                module = make_fx(step, tracing_mode="real")(*flat)
+        finally:
+            for handle in handles:
+                handle.remove()
+        numbers = [i for i, _, fake in learned if fake.grad is not None]
+        (output,) = module.graph.find_nodes(op="output")
+        result, *gradients = output.args[0]
+        output.args = ((result,),)
+        return _TracedStep(module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made)
+
+    def _differentiated(self, called: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The loss, whose gradients the fakes have then. Raises :class:`InputError` without one, and for buffers that are replaced."""
+        if self.exchanges is not None:
+            self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
-            value = getattr(called(**given), "loss", None) if loss is None else loss(called, given)
+            value = getattr(called(**self.given), "loss", None) if self.loss is None else self.loss(called, self.given)
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
-            for key, buffer in model.named_buffers():
-                if key in replaced and buffer is not replaced[key]:
+            for key, buffer in self.model.named_buffers():
+                if key in buffers and buffer is not buffers[key]:
                     raise InputError(
                         f"the model replaces its buffer {key!r}, which a captured step would not repeat; write into it (copy_)"
                     )
             parameter_hooks.mark(value.detach(), _FORWARD_DONE)
             value.backward()
             parameter_hooks.mark(value.detach(), _BACKWARD_DONE)
-        gradients = [g for p in update.learned if (g := fakes[id(p)].grad) is not None]
-        update.apply()
-        return [value.detach(), *gradients]
-
-    handles = [h for i, p in enumerate(update.learned) if p.requires_grad for h in parameter_hooks.register(fakes[id(p)], p, i)]
-    if exchanges is not None:
-        handles += exchanges.register(fakes, update.learned)
-    exchanging = nullcontext() if exchanges is None else exchanges.tracing(fakes)
-    by_id = {id(t): fakes[id(t)] for t in named.values()}
-    with python_state_kept(model, called), stand_ins(model, by_id), exchanging, calling:
-        module = make_fx(step, tracing_mode="real")(*flat)
-    for handle in handles:
-        handle.remove()
-    (output,) = module.graph.find_nodes(op="output")
-    result, *gradients = output.args[0]
-    output.args = ((result,),)
-    numbers = [i for i, p in enumerate(update.learned) if fakes[id(p)].grad is not None]
-    if exchanges is not None:
-        exchanges.require_gradients(update.learned, numbers)
-    names = {i: node.name for i, node in zip(numbers, gradients, strict=True)}
-    module.graph.eliminate_dead_code()
-    return module, names
+        return value.detach()
 
 
 def _marked(module: GraphModule) -> tuple[list[Node], str | None]:

@@ -168,11 +168,12 @@ def test_a_model_that_is_forgotten_when_its_contents_cannot_come_back(monkeypatc
 
 
 def test_constants_of_the_loss_are_held():
-    """Tensors that the loss brings along are placeholders behind those of the model and the inputs."""
-    shift, weights = torch.arange(8.0), torch.linspace(0, 1, 16).reshape(2, 8)
+    """Tensors of a criterion are placeholders behind those of the model and the inputs."""
+    criterion = torch.nn.Module()
+    shift, weights = criterion.shift, criterion.weights = torch.arange(8.0), torch.linspace(0, 1, 16).reshape(2, 8)
 
     def loss(model, inputs):
-        return ((model(**inputs) - shift) * weights).sum() + shift.sum()
+        return ((model(**inputs) - criterion.shift) * criterion.weights).sum() + criterion.shift.sum()
 
     plain, model = Scaled(), Scaled()
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.5, fused=True) for m in (plain, model)]
