@@ -77,6 +77,8 @@ def rows(data: Mapping[str, Any]) -> list[Row]:
     if memory.get("allocations"):
         pair = memory["measured_peak_bytes"], memory["simulated_peak_bytes"]
         listed.append((f"allocated peak ({memory['account']} order)", _size(pair[0]), _size(pair[1]), _error(*pair)))
+        if memory.get("requested_peak_bytes") is not None:
+            listed.append(("requested peak, in whole blocks", _size(memory["requested_peak_bytes"]), NOTHING, NOTHING))
         furthest = memory["max_abs_error_bytes"]
         listed.append(("allocated, furthest after any event", NOTHING, NOTHING, NOTHING if furthest is None else f"{furthest:,} B"))
         listed.append(("reserved peak", *_reserved(memory)))

@@ -65,6 +65,7 @@ class MemoryReplay:
     reserved_low_bytes: int | None = None
     reserved_high_bytes: int | None = None
     reserved_unknown: str | None = None
+    requested_bytes: Curve | None = None
 
     @property
     def events(self) -> int:
@@ -75,6 +76,11 @@ class MemoryReplay:
     def measured_peak_bytes(self) -> int | None:
         """The largest recorded total."""
         return _peak(self.measured_bytes)
+
+    @property
+    def requested_peak_bytes(self) -> int | None:
+        """The largest level of what was asked for."""
+        return _peak(self.requested_bytes)
 
     @property
     def simulated_peak_bytes(self) -> int | None:
@@ -214,26 +220,28 @@ def _bounds(
 def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryReplay:
     """The history of an allocator's snapshot, replayed from its true state at the start, which the segments at the end give.
 
-    The history has no totals, and of each block only what was asked for. So the measured curve of allocated bytes runs back from
-    what is held at the end, with every request rounded to its block; what a block keeps beyond that (a rest too small to be split off)
-    shows at the end only, and the largest error says how much it is. Raises `InputError` as `hosim.validate.snapshot.rewind`.
+    The history has no totals, and of each block only what was asked for: what a block keeps beyond that (a rest too small to be split
+    off) shows at the end only. Where the allocator makes every recorded choice again, its blocks are the recorded ones, and its curve is
+    the measured one; else nothing measured is known of the bytes that were allocated. Raises `InputError` as
+    `hosim.validate.snapshot.rewind`.
     """
     device = snapshot.device(device)
     replay = replay_snapshot(snapshot, device)
     history = snapshot.histories[device]
     divisions = division_table(snapshot.settings.roundup_power2_divisions)
     segments = snapshot.segments.get(device, ())
-    live = {block.address: block.size_bytes for segment in segments for block in segment.blocks if block.use == "allocated"}
-    allocated, reserved = sum(live.values()), sum(segment.size_bytes for segment in segments)
-    measured, measured_reserved = np.zeros(len(history), np.int64), np.zeros(len(history), np.int64)
+    held = [block for segment in segments for block in segment.blocks if block.use == "allocated"]
+    live = {block.address: round_size(block.requested_bytes, divisions) for block in held}
+    asked, reserved = sum(live.values()), sum(segment.size_bytes for segment in segments)
+    requested, measured_reserved = np.zeros(len(history), np.int64), np.zeros(len(history), np.int64)
     for index in range(len(history) - 1, -1, -1):
-        measured[index], measured_reserved[index] = allocated, reserved
+        requested[index], measured_reserved[index] = asked, reserved
         entry = history[index]
         if entry.action == "alloc":
-            allocated -= live.pop(entry.address, 0)
+            asked -= live.pop(entry.address, 0)
         elif entry.action == "free_requested":
             live[entry.address] = round_size(entry.size_bytes, divisions)
-            allocated += live[entry.address]
+            asked += live[entry.address]
         elif entry.action in ("segment_alloc", "segment_map"):
             reserved -= entry.size_bytes
         elif entry.action in ("segment_free", "segment_unmap"):
@@ -244,12 +252,12 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
     return MemoryReplay(
         device=device,
         account=IN_PROGRAM_ORDER,
-        start_bytes=allocated,
+        start_bytes=replay.start_bytes,
         allocations=replay.allocations,
         freed_before=len(before),
         freed_before_bytes=sum(before.values()),
         times_ns=replay.times_us[places] * 1000,
-        measured_bytes=measured[places],
+        measured_bytes=replay.allocated_bytes[places] if replay.exact else None,
         simulated_bytes=replay.allocated_bytes[places],
         measured_reserved_bytes=measured_reserved[places],
         simulated_reserved_bytes=replay.reserved_bytes[places],
@@ -258,6 +266,7 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
         mismatches=_first(
             [f"entry {m.index} ({m.action} of {m.size_bytes} bytes): hosim's allocator {m.instead}" for m in replay.mismatches]
         ),
+        requested_bytes=requested[places],
     )
 
 

@@ -42,7 +42,7 @@ class SnapshotReplay:
 
     ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of ``segment_entries`` (segments and pages that came and
     went) were the allocator's own decision, too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
-    ones. The curves have one value an entry, after it. ``stats`` are those at the end; its peaks include the start.
+    ones. ``start_bytes`` were allocated at the start. The curves have one value an entry, after it. ``stats`` are those at the end; its peaks include the start.
     """
 
     allocations: int
@@ -51,6 +51,7 @@ class SnapshotReplay:
     segments_matched: int
     same_end: bool
     mismatches: tuple[Mismatch, ...]
+    start_bytes: int
     times_us: npt.NDArray[np.int64]
     allocated_bytes: npt.NDArray[np.int64]
     reserved_bytes: npt.NDArray[np.int64]
@@ -120,6 +121,7 @@ class _Replaying:
         )
         start = rewind(snapshot, device)
         self._allocator.restore(start)
+        self._start_bytes = self._allocator.held_bytes[0]
         self._private = sorted(
             (segment.address, segment.address + segment.size_bytes, segment.pool_id)
             for segment in {segment.address: segment for segment in (*start, *self._end)}.values()
@@ -149,6 +151,7 @@ class _Replaying:
             segments_matched=self._driver.matched,
             same_end=_outline(self._allocator.segments()) == _outline(self._end),
             mismatches=tuple(sorted(self._mismatches, key=lambda mismatch: mismatch.index)),
+            start_bytes=self._start_bytes,
             times_us=np.fromiter((entry.time_us for entry in self._history), np.int64, len(self._history)),
             allocated_bytes=allocated,
             reserved_bytes=reserved,

@@ -109,13 +109,15 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
             memory = replay_history(snapshot, device)
         except InputError as error:
             raise InputError(error.message, source=error.source or os.fspath(path), where=error.where) from None
-        return Validation(Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, (_NO_TIMES,))
+        missing = (_NO_TIMES,) if memory.measured_bytes is not None else (_NO_TIMES, _OTHER_CHOICES)
+        return Validation(Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, missing)
     expected = "a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory"
     raise unexpected(os.fspath(path), expected) or InputError(f"expected {expected}", source=os.fspath(path))
 
 
 _SNAPSHOT_KEYS = (b'"segments"', b'"device_traces"')
 _NO_TIMES = "times: the history of an allocator has no kernels"
+_OTHER_CHOICES = "memory: hosim's allocator chose otherwise than the recorded one, so that what its blocks took is not known"
 _NO_MEMORY = "memory: the recording has no allocations of a device (profile_memory=True records them)"
 _NO_TOTALS = "memory: the recorded allocations come without totals to compare with"
 
@@ -191,7 +193,7 @@ def _copies(times: StructuralReplay | None) -> dict[str, Any]:
 def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
     if memory is None:
         keys = (
-            *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes"),
+            *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "requested_peak_bytes"),
             *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
         )
         return dict.fromkeys(keys)
@@ -199,6 +201,7 @@ def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
         "measured_peak_bytes": memory.measured_peak_bytes,
         "simulated_peak_bytes": memory.simulated_peak_bytes,
         "max_abs_error_bytes": memory.max_abs_error_bytes,
+        "requested_peak_bytes": memory.requested_peak_bytes,
         "measured_reserved_peak_bytes": memory.measured_reserved_peak_bytes,
         "reserved_peak_bytes": memory.reserved_peak_bytes,
         "reserved_low_bytes": memory.reserved_low_bytes,

@@ -1,5 +1,6 @@
 """Recorded memory replayed: real traces and histories, those of an independent allocator, and some that contradict themselves."""
 
+import pickle
 import random
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hosim.importers.kineto_events import DeviceOp, HostCall, KinetoTrace, Memor
 from hosim.validate.memory_replay import replay_history, replay_memory
 from hosim.validate.recording import parse_snapshot, read_snapshot
 from hosim.validate.reserved_replay import most_growth, replay_from_nothing
+from hosim.validate.validation import validate, validation_to_dict
 
 # allocated peak of the recording; reserved peak recorded, which is the reserve that it begins with
 TRACES = {
@@ -65,7 +67,8 @@ def test_a_trace_without_memory_events_says_so(shared):
 
 
 @pytest.mark.parametrize(
-    ("name", "rest"), [("gpt_medium_1024_inference", 0), ("gpt_medium_1024_training", 4_915_200), ("gpt_medium_256_training", 6_881_280)]
+    ("name", "rest"),
+    [("gpt_medium_1024_inference", 1_966_080), ("gpt_medium_1024_training", 6_881_280), ("gpt_medium_256_training", 13_762_560)],
 )
 def test_histories_of_real_allocators(shared, name, rest):
     snapshot = read_snapshot(shared_file(shared, "snapshots", f"{name}.json.gz"))
@@ -73,10 +76,10 @@ def test_histories_of_real_allocators(shared, name, rest):
     assert replay.mismatches == ()
     assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
     assert replay.addresses_matched == replay.allocations
-    # What blocks keep beyond the request is not recorded; the end, where it is, agrees.
-    assert replay.max_abs_error_bytes == rest
-    assert replay.simulated_bytes[-1] == replay.measured_bytes[-1]
-    assert (replay.simulated_bytes >= replay.measured_bytes).all()
+    # All choices are the recorded ones: the allocator's curve is the measurement, and what blocks keep beyond requests is in it.
+    assert replay.max_abs_error_bytes == 0
+    assert (replay.simulated_bytes - replay.requested_bytes).max() == rest
+    assert (replay.simulated_bytes >= replay.requested_bytes).all()
 
 
 def trace_of(events):
@@ -204,6 +207,27 @@ def test_histories_of_an_independent_allocator():
     assert replay.max_abs_error_bytes == 0
     assert (replay.simulated_reserved_bytes == replay.measured_reserved_bytes).all()
     assert (replay.measured_peak_bytes, replay.measured_reserved_peak_bytes) == (45 * MIB + 1024, 62 * MIB)
+
+
+def snapshot_of_one_block(size, asked, address=1 << 30):
+    """A large segment whose only block is larger than what was asked for, as a rest of up to 1 MiB is not split off."""
+    block = {"address": address, "size": size, "requested_size": asked, "state": "active_allocated"}
+    segment = {"address": address, "total_size": size, "stream": 0, "segment_type": "large", "device": 0, "blocks": [block]}
+    entries = [{"action": "segment_alloc", "addr": address, "size": size, "stream": 0}]
+    entries.append({"action": "alloc", "addr": address, "size": asked, "stream": 0})
+    return {"segments": [segment], "device_traces": [entries]}
+
+
+@pytest.mark.parametrize(("asked", "exact"), [(20 * MIB, True), (39 * MIB // 2, True), (18 * MIB, False)])
+def test_a_block_larger_than_what_was_asked_for_is_measured_as_it_is(tmp_path, asked, exact):
+    """What is beyond the request is in the measured curve if the allocator chooses as the recorded one did; else nothing is known."""
+    (tmp_path / "x.pickle").write_bytes(pickle.dumps(snapshot_of_one_block(20 * MIB, asked)))
+    report = validation_to_dict(validate(tmp_path / "x.pickle"))
+    memory = report["memory"]
+    assert (memory["requested_peak_bytes"], memory["start_bytes"]) == (asked, 0)
+    assert (memory["measured_peak_bytes"], memory["max_abs_error_bytes"]) == ((20 * MIB, 0) if exact else (None, None))
+    assert memory["simulated_peak_bytes"] == (20 * MIB if exact else asked)
+    assert any("chose otherwise" in line for line in report["missing"]) is not exact
 
 
 def test_every_figure_of_a_small_recording():

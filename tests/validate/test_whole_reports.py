@@ -33,7 +33,7 @@ from hosim.validate.validation import Validation, _given, beside, read_trace, va
 # ---- hosim validate
 
 NO_MEMORY = (
-    *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes"),
+    *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "requested_peak_bytes"),
     *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
 )
 
