@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
-from hosim.io.bounded import check_names, read_head
+from hosim.io.bounded import check_names, read_directory, read_head
 from hosim.io.reading import content
 from hosim.io.recognised import hosim_kind, recognised, seeming
 
@@ -161,4 +161,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
 def read_source(path: Path) -> Source:
     """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be read, or is damaged gzip."""
-    return Source(path, b"") if os.path.isdir(path) else Source(path, read_head(os.fspath(path)))
+    if os.path.isdir(path):
+        return Source(path, b"")
+    head = read_head(os.fspath(path))
+    # what a zip file holds stands at its end: weights may fill its begin
+    return Source(path, head[:4] + read_directory(os.fspath(path)) or head if head.startswith(b"PK\x03\x04") else head)

@@ -44,8 +44,9 @@ from hosim.importers.kineto_events import (
     Role,
     SyncRecord,
 )
+from hosim.importers.kineto_flows import flow_ids
 from hosim.io.bounded import read_head, read_json
-from hosim.io.recognised import unexpected
+from hosim.io.recognised import of_events, unexpected
 
 __all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
 
@@ -114,9 +115,13 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
         raise InputError("expected a profiler trace: an object with a list of traceEvents")
     kept = [(position, raw, what) for position, raw in enumerate(listed) if (what := _at(position, _what, raw))]
     origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, what in kept if what != "module"), default=0)
+    first = next((raw for _, raw, what in kept if what == "op"), None)
+    if (other := of_events(listed if first is None else [first])) is not None:
+        raise InputError(f"no kernel, copy or memset of a CUDA or HIP device in it; {other}")
+    flows = flow_ids(kept, listed)
     reader = _Reader(origin)
     for position, raw, what in kept:
-        _at(position, reader.read, what, raw)
+        _at(position, reader.read, what, raw, flows.get(position))
     return reader.trace(name, document.get("deviceProperties"))
 
 
@@ -225,12 +230,12 @@ class _Reader:
         self._roles: dict[str, Role] = {}
         self._extents: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # grid and block of a launch on HIP, by correlation
 
-    def read(self, what: str, raw: Mapping[str, Any]) -> None:
-        """Add one entry of the list that `_what` names."""
+    def read(self, what: str, raw: Mapping[str, Any], flow: int | None = None) -> None:
+        """Add one entry of the list that `_what` names; ``flow`` is the number of an arrow that stands for its correlation."""
         if what == "memory":
             self._memory.append(self._memory_event(raw))
             return
-        args, name = _args(raw), _name(raw)
+        args, name = _args(raw) if flow is None else {**_args(raw), "correlation": flow}, _name(raw)
         start, duration = _nanoseconds(raw["ts"]) - self._origin, _nanoseconds(raw["dur"])
         if duration < 0:
             raise ValueError("expected a duration of at least 0")

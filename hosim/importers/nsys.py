@@ -24,6 +24,7 @@ from hosim.errors import InputError
 from hosim.importers.kineto import call_role
 from hosim.importers.kineto_events import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
 from hosim.importers.sqlite_tables import plain_tables
+from hosim.io.recognised import DATABASE, unexpected
 from hosim.limits import Budget
 
 __all__ = ["is_nsys", "read_nsys"]
@@ -62,7 +63,8 @@ def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:
         with plain_tables(Path(path), _TABLES) as (connection, columns):
             return _Export(connection, columns).trace(Path(path).stem)
     except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
+        other = unexpected(source, "a recording (an SQLite export of Nsight Systems)", but=DATABASE)
+        raise other or InputError(error.message, source=source, where=error.where) from None
     except (OSError, sqlite3.Error, OverflowError) as error:
         raise InputError(f"cannot be read as an SQLite export of Nsight Systems: {error}", source=source) from None
 

@@ -74,6 +74,30 @@ def read_head(source: str) -> bytes:
         return found[:HEAD]
 
 
+def read_directory(source: str) -> bytes:
+    """The directory at the end of the zip file ``source``, in which all names stand; empty if it is damaged or none of a likely size.
+
+    It is believed only where it helps to say what a file is. Raises :class:`InputError` if the file cannot be read.
+    """
+    with opened(source) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - HEAD))
+        tail = file.read(HEAD)
+        at, large = tail.rfind(b"PK\x05\x06"), tail.rfind(b"PK\x06\x06")
+        if at < 0:
+            return b""
+        length, start = (int.from_bytes(tail[at + n : at + n + 4], "little") for n in (12, 16))
+        if large >= 0:
+            length, start = (int.from_bytes(tail[large + n : large + n + 8], "little") for n in (40, 48))
+        if length > size or length > _LONGEST_DIRECTORY or start > size:
+            return b""
+        file.seek(start)
+        return file.read(length)
+
+
+_LONGEST_DIRECTORY = 1 << 24
+
+
 def read_json(source: str, what: str, advice: str, *, parse_float: Callable[[str], Any] = float, constants: bool = True) -> Any:
     """The data in a file of JSON of another program, plain or gzip: ``what`` it should be, and the ``advice`` if it is damaged.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -45,17 +45,31 @@ class _Look:
 TABLE = "a table"
 """What a file of comma-separated values seems to be."""
 
+DATABASE = "a database of SQLite"
+"""What a database seems to be that hosim knows nothing else of."""
+
 _ZIP = b"PK\x03\x04"
+_EXPORT = "export the model with torch.export.export and write it with torch.export.save"
 _GRAPH = "hosim needs the model's graph: write it with torch.export.save, or give the model's config.json"
+
+
+_PROFILE = "record with torch.profiler instead, which sees CUDA and HIP devices, and give hosim validate what its export_chrome_trace wrote"
+_OTHER_DEVICE = f"hosim replays recordings of CUDA and HIP devices; of others it estimates times by a profile: for that, {_GRAPH}"
+_SNAPSHOT = "hosim validate reads what torch.cuda.memory._record_memory_history() and then torch.cuda.memory._dump_snapshot(FILE) write"
+
+
+def _matches(pattern: bytes) -> Callable[[bytes], bool]:
+    return lambda head: re.match(pattern, head) is not None
 
 
 def _holds(*parts: bytes) -> Callable[[bytes], bool]:
     return lambda head: all(part in head for part in parts)
 
 
-def _first(head: bytes) -> bytes:
-    """The name of the first entry of a zip archive."""
-    return head[30 : 30 + int.from_bytes(head[26:28], "little")]
+def _has(*names: str) -> Callable[[bytes], bool]:
+    """Whether a zip archive has an entry whose name ends or goes on like one of these, and no exported program."""
+    ends = re.compile("|".join(map(re.escape, names)).encode())
+    return lambda head: b"/models/" not in head and ends.search(head) is not None
 
 
 _LOOKS: Sequence[_Look] = (
@@ -67,13 +81,27 @@ _LOOKS: Sequence[_Look] = (
     _Look(Seeming("weights (safetensors)", _GRAPH), if_so=lambda head: head[8:10] == b'{"' and head[4:8] == bytes(4)),
     _Look(Seeming("arrays of numpy", "name another file"), (b"\x93NUMPY",)),
     _Look(
-        Seeming("a TorchScript program", "export the model with torch.export.export and write it with torch.export.save"), (_ZIP,),
-        if_so=lambda head: b"/code/__torch__" in head and b"/data/weights/" not in _first(head),
+        Seeming("a program of torch.export in torch 2.7 or older", "read it with torch.export.load of a newer torch, and write it again"),
+        (_ZIP,), if_so=_has("serialized_exported_program.json"),
     ),
-    _Look(Seeming("weights written by torch.save", _GRAPH), (_ZIP,), if_so=lambda head: _first(head).endswith(b"data.pkl")),
-    _Look(Seeming("a document of Office", "name another file"), (_ZIP,), if_so=lambda head: _first(head) == b"[Content_Types].xml"),
-    _Look(Seeming("arrays of numpy", "name another file"), (_ZIP,), if_so=lambda head: _first(head).endswith(b".npy")),
-    _Look(Seeming("a database of SQLite", "hosim validate and hosim calibrate read exports of Nsight Systems"), (b"SQLite format 3",)),
+    _Look(Seeming("a package of torch.package", f"hosim runs no code of it; {_EXPORT}"), (_ZIP,), if_so=_has("/.data/extern_modules")),
+    _Look(Seeming("a TorchScript program", _EXPORT), (_ZIP,), if_so=_has("/code/__torch__", "/constants.pkl", "/bytecode.pkl")),
+    _Look(Seeming("weights written by torch.save, or a model pickled by it", _GRAPH), (_ZIP,), if_so=_has("/data.pkl")),
+    _Look(Seeming("a document of Office", "name another file"), (_ZIP,), if_so=_has("[Content_Types].xml")),
+    _Look(Seeming("arrays of numpy", "name another file"), (_ZIP,), if_so=_has(".npy")),
+    _Look(Seeming("a recording of rocprof", _PROFILE), (b"SQLite format 3",), if_so=_holds(b"rocpd_")),
+    _Look(Seeming("a recording of rocprof", _PROFILE), (b"{",), if_so=_holds(b'"rocprofiler-sdk-tool"')),
+    _Look(Seeming("a table of rocprof", _PROFILE), if_so=_matches(
+        rb'"?Kind"?,"?Agent_Id"?,|"?Index"?,"?KernelName"?,|"?Name"?,"?Calls"?,"?TotalDurationNs"?|"?Domain"?,"?Function"?,"?Process_Id"?,'
+    )),
+    _Look(Seeming("a recording of Ascend's profiler", _OTHER_DEVICE), (b"[",), if_so=_matches(
+        rb'(?s)\[\s*\{.*("Ascend Hardware"|"CANN"|"async_npu"|"HostToDevice"|"aclnn)'
+    )),
+    _Look(Seeming("a recording of Ascend's profiler", _OTHER_DEVICE), ends=("trace_view.json",)),
+    _Look(Seeming("a trace of another program than torch.profiler", _PROFILE), ends=(".json",), if_so=_matches(rb'(?s)\[\s*\{.*"ph"\s*:')),
+    _Look(Seeming("a memory timeline of torch.profiler", _SNAPSHOT), (b"[",), if_so=_matches(rb"\[\s*\[\s*-?\d+\s*,\s*-?\d+\s*[,\]]")),
+    _Look(Seeming("a memory timeline of torch.profiler", _SNAPSHOT), ends=("memory_timeline.raw", "memory_timeline.raw.json")),
+    _Look(Seeming(DATABASE, "hosim validate and hosim calibrate read exports of Nsight Systems"), (b"SQLite format 3",)),
     _Look(Seeming("a recording of Nsight Systems", "export it first: nsys export --type sqlite FILE"), ends=(".nsys-rep", ".qdrep")),
     _Look(
         Seeming("a pickle, which hosim does not execute", "hosim validate reads snapshots of torch.cuda.memory; of weights, " + _GRAPH),
@@ -116,12 +144,33 @@ def hosim_kind(head: bytes, name: str = "") -> str | None:
     return match[1].decode() if match else None
 
 
+def of_events(events: Iterable[object]) -> Seeming | None:
+    """What a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's profiler on a CUDA or HIP device."""
+    for event in events:
+        if not isinstance(event, Mapping):
+            continue
+        category, name, args = str(event.get("cat")), str(event.get("name")), event.get("args")
+        keys: Collection[object] = args if isinstance(args, Mapping) else ()
+        if category.startswith("mtia_"):
+            return Seeming("a recording of an MTIA device", _OTHER_DEVICE)
+        if "TS1" in keys or name in ("AIU Roundtrip", "Flex RoundTrip") or name.endswith((" Cmpt Exec", " Cmpt Prep")):
+            return Seeming("a recording of an AIU device", _OTHER_DEVICE)
+        if "BeginNs" in keys and "EndNs" in keys:
+            return Seeming("a recording of rocprof", _PROFILE)
+        if category == "async_npu" or (name == "process_name" and "name" in keys and args["name"] in ("Ascend Hardware", "CANN")):  # type: ignore[index]
+            return Seeming("a recording of Ascend's profiler", _OTHER_DEVICE)
+    return None
+
+
 def seeming(head: bytes, name: str = "") -> Seeming | None:
-    """What a file of another program than hosim reads seems to be, by its contents or else by its ``name``; ``None`` if nobody knows."""
+    """What a file of another program than hosim reads seems to be, by its contents or else by its ``name``; ``None`` if nobody knows.
+
+    Of a zip archive the contents are its directory, if there is one, after its first bytes.
+    """
     if not head:
         return Seeming("an empty file", "write or download it again")
     bare = name.lower().removesuffix(".gz")
-    start = head.lstrip() if head.lstrip()[:1] in (b"{", b"<") else head
+    start = head.lstrip() if head.lstrip()[:1] in (b"{", b"[", b"<") else head
     return next((look.seeming for look in _LOOKS if look.fits(start, bare)), None)
 
 

@@ -42,7 +42,8 @@ class SnapshotReplay:
 
     ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of ``segment_entries`` (segments and pages that came and
     went) were the allocator's own decision, too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
-    ones. ``start_bytes`` were allocated at the start. The curves have one value an entry, after it. ``stats`` are those at the end; its peaks include the start.
+    ones. ``start_bytes`` were allocated at the start. The curves have one value an entry, after it. ``stats``
+    are those at the end; its peaks include the start.
     """
 
     allocations: int

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kineto_toys import KERNEL, call, device_op, in_the_schema_of_2021, memory, span, step, trace
@@ -126,3 +128,55 @@ def test_real_traces(shared: Path, expected: tuple) -> None:
     assert counts == expected[1:]
     events = [e for e in read.device_memory() if e.total_allocated is not None]
     assert all((a.total_allocated or 0) + b.size_bytes == b.total_allocated for a, b in pairwise(events))
+
+
+def by_arrows(document: dict[str, Any]) -> dict[str, Any]:
+    """The same recording without correlation numbers, whose calls and ops are linked by arrows."""
+    events, arrows = [], []
+    for event in document["traceEvents"]:
+        number = event.get("args", {}).get("correlation")
+        if number is None or event["cat"] not in ("cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset"):
+            events.append(event)
+            continue
+        phase = {"ph": "s"} if event["cat"] == "cuda_runtime" else {"ph": "f", "bp": "e"}
+        place = {key: event[key] for key in ("pid", "tid", "ts")}
+        arrows.append({"cat": "ac2g", "name": "ac2g", "id": number, **place, **phase})
+        events.append(event | {"args": {key: value for key, value in event["args"].items() if key != "correlation"}})
+    return document | {"traceEvents": [*arrows[::-1], *events]}
+
+
+def test_arrows_stand_for_correlation_numbers() -> None:
+    plain, linked = parse_kineto(step(), "x"), parse_kineto(by_arrows(step()), "x")
+    assert [op.call for op in linked.ops] == [op.call for op in plain.ops] != [None] * len(plain.ops)
+    half = step()
+    half["traceEvents"][2]["args"] |= {"correlation": 999}  # with numbers of their own arrows are not looked at
+    arrows = [event for event in by_arrows(step())["traceEvents"] if event.get("cat") == "ac2g"]
+    assert parse_kineto(half | {"traceEvents": [*arrows, *half["traceEvents"]]}, "x").ops[0].call is None
+
+
+@pytest.mark.parametrize("name", ["alexnet", "h100_bert_small", "h100_vgg13_training", "mi300x_qwen1.5_0.5b"])
+def test_arrows_of_real_traces_link_as_their_numbers_do(shared: Path, name: str) -> None:
+    path = shared / "data" / "traces" / f"{name}.json.gz"
+    if not path.is_file():
+        pytest.skip(f"no file {path}")
+    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
+    expected = [op.call for op in parse_kineto(document, "x").ops]
+    for event in document["traceEvents"]:
+        if isinstance(event.get("args"), dict):
+            event["args"].pop("correlation", None)
+    assert [op.call for op in parse_kineto(document, "x").ops] == expected
+
+
+OTHERS = {
+    "an MTIA device": {"ph": "X", "cat": "mtia_ccp_events", "name": "fc", "pid": 0, "tid": 1, "ts": 1, "dur": 2, "args": {}},
+    "an AIU device": {"ph": "X", "cat": "kernel", "name": "mm Cmpt Exec", "pid": 0, "tid": 1, "ts": 1, "dur": 2, "args": {"TS1": "7"}},
+    "rocprof": {"ph": "X", "name": "k", "pid": 6, "tid": 1, "ts": "1", "dur": "2", "args": {"BeginNs": "1", "EndNs": "2"}},
+    "Ascend's profiler": {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "Ascend Hardware"}},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_recordings_of_other_devices_are_named(what: str) -> None:
+    host = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": {}}
+    with pytest.raises(InputError, match=f"of a CUDA or HIP device in it; this seems to be a recording of {what}: "):
+        parse_kineto({"schemaVersion": 1, "traceEvents": [host, OTHERS[what]]}, "x")

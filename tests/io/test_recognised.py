@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import sqlite3
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,15 @@ def zipped(*names: str) -> bytes:
     return path.read_bytes()
 
 
+def database(*tables: str) -> bytes:
+    path = Path("database")
+    connection = sqlite3.connect(path)
+    for table in tables:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER)")
+    connection.close()
+    return path.read_bytes()
+
+
 FILES: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "README.md": (b"# A model\n\n- *fast*: &yes\n```yaml\nformat: hosim.workload/1\n```\n", "a document"),
     "weights.bin": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
@@ -36,6 +46,20 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "m.safetensors": (SAFETENSORS, "weights (safetensors)"),
     "weights.pt": (lambda: zipped("weights/data.pkl", "weights/version"), "weights written by torch.save"),
     "script.pt": (lambda: zipped("script/data/0", "script/code/__torch__/linear.py"), "a TorchScript program"),
+    "last.pt": (lambda: zipped(*(f"last/data/{i}" for i in range(2000)), "last/code/__torch__/linear.py"), "a TorchScript program"),
+    "mobile.ptl": (lambda: zipped("mobile/data.pkl", "mobile/bytecode.pkl"), "a TorchScript program"),
+    "package.pt": (lambda: zipped("package/m.pkl", "package/.data/extern_modules"), "a package of torch.package"),
+    "old.pt2": (lambda: zipped("serialized_exported_program.json", "version"), "a program of torch.export in torch 2.7 or older"),
+    "results.db": (lambda: database("rocpd_kernel_dispatch", "rocpd_string"), "a recording of rocprof"),
+    "results.json": (b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "a recording of rocprof"),
+    "kernel_trace.csv": (b'"Kind","Agent_Id","Queue_Id"\n"KERNEL_DISPATCH",1,1\n', "a table of rocprof"),
+    "stats.csv": (b'"Name","Calls","TotalDurationNs"\n"k",1,1\n', "a table of rocprof"),
+    "trace_view.json": (b'[{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": "1", "dur": 2}]', "a recording of Ascend's profiler"),
+    "npu.json": (b'[{"ph": "M", "name": "process_name", "args": {"name": "Ascend Hardware"}}]', "a recording of Ascend's profiler"),
+    "chrome.json": (b' [ {"name": "a", "ph": "X"} ]', "a trace of another program than torch.profiler"),
+    "m.memory_timeline.raw": (b"[]", "a memory timeline of torch.profiler"),
+    "timeline.raw.json": (b"[[-1, 0, 4096, 2], [12, 1, 512, 4]]", "a memory timeline of torch.profiler"),
+    "timeline.json": (b"[[1, 2], [[0, 0], [5, 0]]]", "a memory timeline of torch.profiler"),
     "a.npz": (lambda: zipped("a.npy"), "arrays of numpy"),
     "x.json": (NOTEBOOK, "a notebook of Jupyter"),
     "model.safetensors.index.json": (b'{"metadata": {}, "weight_map": {}}', "the index of sharded weights"),
