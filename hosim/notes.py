@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hosim.costmodel.guessed_collectives import guessed_collectives_line
+from hosim.devices_of_graph import other_devices_line
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.unknown_ops import unknown_ops
@@ -60,8 +61,8 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
 
 
 def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
-    guessed = guessed_collectives_line(graph, machine)
-    return () if guessed is None else (Note("guessed", guessed),)
+    lines = {"devices": other_devices_line(graph, machine), "guessed": guessed_collectives_line(graph, machine)}
+    return tuple([Note(about, line) for about, line in lines.items() if line is not None])
 
 
 def sentence(line: str) -> str:

@@ -4,7 +4,8 @@ A *workload* is the name of a shipped one, a path, a mapping (a workload file, a
 :class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* is text such as
 ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a plan; a
 *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as ``75%`` or 0.75, or ``None`` for all that the
-device has. Times are integer nanoseconds, sizes integer bytes.
+device has; *devices* are how many run the program together, ``None`` for as many as the workload is for. Times are integer nanoseconds,
+sizes integer bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hosim.analysis.budget import parse_budget
+from hosim.devices_of_graph import on_devices
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -148,9 +150,21 @@ def named(given: object, argument: str) -> str:
     return os.fspath(given)
 
 
-def question(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Question:
+def machine_of(graph: Graph, hardware: Machine, devices: int | None) -> Hardware:
+    """The machine with the devices that run a graph: ``devices``, or as many as it is for. Raises :class:`InputError`."""
+    return on_devices(graph, machine(hardware), number_of(devices))
+
+
+def number_of(devices: int | None) -> int | None:
+    """A number of devices, or ``None``: as many as the graph is for. Raises :class:`InputError`."""
+    return None if devices is None else whole(devices, "devices", 1)
+
+
+def question(
+    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, devices: int | None = None
+) -> Question:
     """What one replay answers. Raises :class:`InputError`."""
-    asked = Question(load(workload), machine(hardware), as_choice(policy), budget)
+    asked = Question(load(workload), machine(hardware), as_choice(policy), budget, devices=number_of(devices))
     _ = asked.budget_bytes  # an invalid budget is an error here, not later
     return asked
 

@@ -20,6 +20,8 @@ from hosim.api.inputs import (
     less_than_asked,
     load,
     machine,
+    machine_of,
+    number_of,
     policies_in,
     question,
     real,
@@ -40,7 +42,14 @@ if TYPE_CHECKING:
     from hosim.study.diff import Diff
 
 
-def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies: Policies = None, budget: Budget = None) -> DataFrame:
+def compare(
+    workload: Workload,
+    hardware: Machine | Sequence[Machine],
+    policies: Policies = None,
+    budget: Budget = None,
+    *,
+    devices: int | None = None,
+) -> DataFrame:
     """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
 
     Parameters
@@ -55,6 +64,8 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
         ``optimal``, and for ``hyperoffload`` where machines are compared.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
 
     Returns
     -------
@@ -114,16 +125,16 @@ def compare(workload: Workload, hardware: Machine | Sequence[Machine], policies:
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
-        machines = [machine(one) for one in hardware]
+        machines = [machine_of(graph, one, devices) for one in hardware]
         if not machines:
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            found = compare_machines(graph, machines, choices, budget, tell).frame
+            found = compare_machines(graph, machines, choices, budget, tell, number_of(devices)).frame
         table = ComparedFrame(found)
         table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
         return table
-    profile = machine(hardware)
+    profile = machine_of(graph, hardware, devices)
     choices = choices_of(policies, graph)
     with in_cell() as tell:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
@@ -142,6 +153,7 @@ def sweep(
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
+    devices: int | None = None,
     vary: Vary,
     output: str | os.PathLike[str] | None = None,
     jobs: int = -1,
@@ -161,6 +173,8 @@ def sweep(
         ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     vary
         Which fields take which values. A grid: texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of
         values. Or a list of mappings or a frame, one point each. A value of ``policy`` may be an object or a function, too.
@@ -217,7 +231,7 @@ def sweep(
         raise InputError(f"expected a function (done, total, failed), got {progress!r}", source="progress")
     vary, others = policies_in(vary)
     points = read_vary(vary)
-    asked = replace(question(workload, hardware, policy, budget), others=others)
+    asked = replace(question(workload, hardware, policy, budget, devices), others=others)
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
@@ -236,6 +250,8 @@ def diff(
     workload: Workload | None = None,
     hardware: Machine | None = None,
     budget: Budget = None,
+    *,
+    devices: int | None = None,
 ) -> Diff:
     """Compare two plans or two results: figure by figure, tensor by tensor, op by op.
 
@@ -252,6 +268,8 @@ def diff(
         A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
 
     Returns
     -------
@@ -283,8 +301,9 @@ def diff(
         if graph is not None and graph != a.workload:
             raise InputError(f"the plan is for {a.workload.name}, not for {graph.name}: leave the workload out", source="diff")
         graph = a.workload
-    profile = None if hardware is None else machine(hardware)
-    budget_bytes = None
+    profile = budget_bytes = None
+    if hardware is not None:
+        profile = machine(hardware) if graph is None else machine_of(graph, hardware, devices)
     if graph is not None and profile is not None:
         budget_bytes = budget_of(budget, graph, profile)
     return differ(side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes))
@@ -296,6 +315,7 @@ def robustness(
     policies: Policies = None,
     budget: Budget = None,
     *,
+    devices: int | None = None,
     runs: int = 20,
     op_sigma: float = 0.05,
     transfer_sigma: float = 0.1,
@@ -318,6 +338,8 @@ def robustness(
         ``optimal``.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     runs
         How many variations to replay. Run 0 comes before them, with nominal times.
     op_sigma
@@ -359,7 +381,8 @@ def robustness(
     """
     from hosim.study.robustness import robustness as drawn
 
-    graph, profile = load(workload), machine(hardware)
+    graph = load(workload)
+    profile = machine_of(graph, hardware, devices)
     choices = choices_of(policies, graph)
     budget_bytes = budget_of(budget, graph, profile)
     jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))

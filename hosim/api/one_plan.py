@@ -9,7 +9,7 @@ from hosim import engine
 from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine, question, whole
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine_of, question, whole
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from hosim.study.stall_report import Blame
 
 
-def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None) -> Plan:
+def plan(
+    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, *, devices: int | None = None
+) -> Plan:
     """Plan when each tensor moves between the memories.
 
     Parameters
@@ -37,6 +39,8 @@ def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffloa
         ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
 
     Returns
     -------
@@ -65,7 +69,7 @@ def plan(workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffloa
     """
     from hosim.study.run_policy import check, make_plan
 
-    asked = question(workload, hardware, policy, budget)
+    asked = question(workload, hardware, policy, budget, devices)
     with in_cell() as tell:
         tell(f"{asked.choice.label}: planning")
         made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
@@ -79,6 +83,7 @@ def replay(
     budget: Budget = None,
     *,
     budget_bytes: int | None = None,
+    devices: int | None = None,
     record: bool = False,
     allocator: str = LEDGER,
     account: str = IN_TIME,
@@ -101,6 +106,8 @@ def replay(
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     budget_bytes
         The same in bytes, which may exceed the device's capacity. Give one of the two.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     record
         Whether to keep the timeline in the result; :func:`hosim.plot` needs it.
     allocator
@@ -157,7 +164,7 @@ def replay(
         budget_bytes = whole(budget_bytes, "budget_bytes", 1)
     if reserve_bytes is not None:
         reserve_bytes = whole(reserve_bytes, "reserve_bytes", 1)
-    profile, planned_bytes = _machine_of(plan, hardware)
+    profile, planned_bytes = _machine_of(plan, hardware, devices)
     check_tiers(plan, profile, source="plan")
     if budget is not None:
         budget_bytes = budget_of(budget, plan.workload, profile)
@@ -180,7 +187,7 @@ def replay(
     )
 
 
-def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) -> PlanExplanation:
+def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, *, devices: int | None = None) -> PlanExplanation:
     """Explain why each tensor moves or stays.
 
     Parameters
@@ -192,6 +199,8 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) 
         budget unless another is given.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
 
     Returns
     -------
@@ -223,19 +232,20 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None) 
     from hosim.report.explanation import PlanExplanation
 
     _expect_plan(plan)
-    profile, planned_bytes = _machine_of(plan, hardware)
+    profile, planned_bytes = _machine_of(plan, hardware, devices)
     check_tiers(plan, profile, source="plan")
     usable = planned_bytes if budget is None else budget_of(budget, plan.workload, profile)
     return PlanExplanation(explained(plan, profile, profile.device.capacity_bytes if usable is None else usable))
 
 
-def _machine_of(plan: Plan, hardware: Machine | None) -> tuple[Hardware, int | None]:
+def _machine_of(plan: Plan, hardware: Machine | None, devices: int | None) -> tuple[Hardware, int | None]:
     """The machine that is given, or that the plan was made for with its budget. Raises :class:`InputError` if there is neither."""
     if hardware is not None:
-        return machine(hardware), None
+        return machine_of(plan.workload, hardware, devices), None
     if plan.made_for is None:
         raise InputError("the plan does not say which machine it is for: name one, as in hosim.replay(plan, 'toy')", source="plan")
-    return plan.made_for
+    profile, budget_bytes = plan.made_for
+    return machine_of(plan.workload, profile, profile.devices if devices is None else devices), budget_bytes
 
 
 def _expect_plan(plan: object) -> None:
@@ -251,6 +261,7 @@ def blame(
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
+    devices: int | None = None,
     more_memory: str = "1 GB",
     more_bandwidth: str = "10 GB/s",
 ) -> Blame:
@@ -267,6 +278,8 @@ def blame(
         Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a function.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     more_memory
         How much more device memory to price: ``"1 GB"``.
     more_bandwidth
@@ -306,12 +319,12 @@ def blame(
     memory, bandwidth = steps_of(more_memory, more_bandwidth)
     plan = workload if isinstance(workload, Plan) else None
     if isinstance(workload, Plan):
-        profile, planned_bytes = _machine_of(workload, hardware)
+        profile, planned_bytes = _machine_of(workload, hardware, devices)
         check_tiers(workload, profile, source="plan")
-        asked = question(workload.workload, profile, policy, planned_bytes if budget is None else budget)
+        asked = question(workload.workload, profile, policy, planned_bytes if budget is None else budget, profile.devices)
     elif hardware is None:
         raise InputError("name the machine that the workload is to run on", source="hardware")
     else:
-        asked = question(workload, hardware, policy, budget)
+        asked = question(workload, hardware, policy, budget, devices)
     with in_cell() as tell:
         return blamed(asked, plan, memory, bandwidth, tell)

@@ -21,6 +21,7 @@ def frontier(
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
+    devices: int | None = None,
     points: int = 9,
     refine: int = 4,
     price: float | None = None,
@@ -38,6 +39,8 @@ def frontier(
         ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     points
         How many evenly spaced budgets to replay.
     refine
@@ -73,8 +76,8 @@ def frontier(
     from hosim.study.cost import priced
     from hosim.study.frontier import frontier as traced
 
-    asked = question(workload, hardware, policy, budget)
-    asked = replace(asked, hardware=priced(asked.hardware, price))
+    asked = question(workload, hardware, policy, budget, devices)
+    asked = replace(asked, profile=priced(asked.profile, price))
     with in_cell() as tell:
         return traced(asked, whole(points, "points"), whole(refine, "refine"), tell)
 
@@ -85,6 +88,7 @@ def fit(
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
+    devices: int | None = None,
     largest: str | None = None,
     smallest: str | None = None,
     slowdown: float | None = None,
@@ -102,6 +106,8 @@ def fit(
         ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
     budget
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+    devices
+        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
     largest
         A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
     smallest
@@ -139,6 +145,6 @@ def fit(
 
     wanted, text = sought(largest, smallest, "fit")
     limit = None if slowdown is None else real(slowdown, "slowdown")
-    asked = question(workload, hardware, policy, budget)
+    asked = question(workload, hardware, policy, budget, devices)
     with in_cell() as tell:
         return fitted(asked, wanted, parse_axis(text, STEPS), limit, tell)

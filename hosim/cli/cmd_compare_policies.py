@@ -114,6 +114,7 @@ def compare_policies(
         return
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import fastest_with_ours
+    from hosim.devices_of_graph import on_devices
     from hosim.study.compare import compare
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
 
@@ -122,8 +123,9 @@ def compare_policies(
 
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
-    machine = hardware_of(hardware, devices)
+    profile = hardware_of(hardware)
     graph = realised(graph_of(workload, execution_trace), routing, steps)
+    machine = on_devices(graph, profile, devices)
     choices = choices_of(policies, no_recompute, routed=routing is not None, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []

@@ -37,12 +37,15 @@ def diff(
 
     Compares figure by figure, tensor by tensor and op by op, and leaves out what is equal.
     """
+    from hosim.devices_of_graph import on_devices
     from hosim.report import studies
     from hosim.study.comparands import side_of
     from hosim.study.diff import diff as differ
 
     graph = None if workload is None else graph_of(workload)
     machine = None if hardware is None else hardware_of(hardware)
+    if graph is not None and machine is not None:
+        machine = on_devices(graph, machine)
     budget_bytes = None if graph is None or machine is None else budget_of(budget, graph, machine)
     with progress(f"{a} and {b}"):
         found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))

@@ -38,6 +38,7 @@ def export(
     MindSpore cannot take a plan, but its strategies have settings. The command plans and replays each setting, and prints the fastest one
     that fits as export lines, with its distance from hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
     """
+    from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
     from hosim.io import to_json
     from hosim.io.reading import write_bytes
@@ -49,8 +50,9 @@ def export(
     if not mindspore:
         raise InputError("name a runtime: --mindspore", source="export")
     choice = without(parse_choice(policy), RECOMPUTE, REORDER)  # settings cannot change the graph
-    machine = hardware_of(hardware)
+    profile = hardware_of(hardware)
     graph = graph_of(workload)
+    machine = on_devices(graph, profile)
     budget_bytes = budget_of(budget, graph, machine)
     best: Tried | None = None
     tried, interrupted = 0, False

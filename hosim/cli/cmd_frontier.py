@@ -42,7 +42,7 @@ def frontier(
     from hosim.study.frontier import rows
 
     question = question_of(workload, hardware, policy, budget, devices, no_recompute)
-    question = replace(question, hardware=priced(question.hardware, price))
+    question = replace(question, profile=priced(question.profile, price))
     with progress() as tell:
         found = traced(question, points, refine, tell, bounds=json)
     if json:

@@ -64,6 +64,7 @@ def plan(
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours
     from hosim.cache_plan import counted_cache_ops
+    from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
     from hosim.io import save_plan
     from hosim.plain_text import counted
@@ -80,9 +81,10 @@ def plan(
     if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
         raise InputError("--allocator and --account require --plan-against reserved", source="plan")
     counting = counting_of(allocator, account, plan_against)
-    machine = hardware_of(hardware, devices)
+    profile = hardware_of(hardware)
     choice = choice_of(policy, no_recompute)
     graph = graph_of(workload)
+    machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     said = None
     with progress(f"{choice.label}: planning"):

@@ -79,6 +79,7 @@ def replay(
     from dataclasses import replace
 
     from hosim.analysis.verifier import verify
+    from hosim.devices_of_graph import on_devices
     from hosim.io import check_tiers, load_plan
     from hosim.study import run_policy
     from hosim.study.ideal import ideal_ns
@@ -90,8 +91,9 @@ def replay(
     check_trace(trace)
     recorded = any(path is not None for path in (plot, trace, memory_viz, html))
     counting = counting_of(allocator, account)
-    machine = hardware_of(hardware, devices)
+    profile = hardware_of(hardware)
     graph = graph_of(workload)
+    machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
     check_tiers(loaded, machine, source=str(plan))

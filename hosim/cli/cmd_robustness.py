@@ -54,6 +54,7 @@ def robustness(
     Each policy plans once, on nominal times. Its plan is then replayed under N random variations of op and transfer times, the same
     ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.
     """
+    from hosim.devices_of_graph import on_devices
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
     from hosim.study.ideal import ideal_ns
@@ -61,8 +62,9 @@ def robustness(
     from hosim.study.robustness import robustness as drawn
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
-    machine = hardware_of(hardware, devices)
+    profile = hardware_of(hardware)
     graph = graph_of(workload)
+    machine = on_devices(graph, profile, devices)
     choices = choices_of(policies, no_recompute, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)
     say_notes(graph, machine)

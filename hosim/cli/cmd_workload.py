@@ -46,6 +46,7 @@ EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for
 @app.command()
 def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, json: Json = False) -> None:
     """Show a workload: its live memory, tensors, ops and source."""
+    from hosim.devices_of_graph import on_devices
     from hosim.errors import InputError
     from hosim.report import listings
     from hosim.report.op_time_table import op_times
@@ -60,4 +61,4 @@ def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, jso
         return
     out.print(listings.workload(graph, out.width))
     if hardware is not None:
-        out.print(op_times(graph, hardware_of(hardware, None), ops))
+        out.print(op_times(graph, on_devices(graph, hardware_of(hardware)), ops))

@@ -92,7 +92,12 @@ NoRecompute = Annotated[
 ]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", metavar="N", min=1, help="How many devices run the program together.  [default: as in the profile]"),
+    typer.Option(
+        "--devices",
+        metavar="N",
+        min=1,
+        help="How many devices run the program together.  [default: as many as the workload is for, or as in the profile]",
+    ),
 ]
 OpSigma = Annotated[
     float,
@@ -197,14 +202,11 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
     return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
 
 
-def hardware_of(text: str, devices: int | None = None) -> Hardware:
-    """The machine of a HW argument, with the number of devices that ``--devices`` gives."""
-    from dataclasses import replace
-
+def hardware_of(text: str) -> Hardware:
+    """The machine of a HW argument."""
     from hosim.io import find_hardware, load_hardware
 
-    loaded = load_hardware(find_hardware(text))
-    return loaded if devices is None else replace(loaded, devices=devices)
+    return load_hardware(find_hardware(text))
 
 
 def say_notes(graph: Graph, *machines: Hardware) -> None:
@@ -260,11 +262,11 @@ def question_of(
     from hosim.study.scenario import Question
 
     choice = choice_of(policy, no_recompute)
-    machine = hardware_of(hardware, devices)
-    graph = graph_of(workload)
-    budget_of(budget, graph, machine)
-    say_notes(graph, machine)
-    return Question(graph, machine, choice, budget)
+    machine = hardware_of(hardware)
+    asked = Question(graph_of(workload), machine, choice, budget, devices=devices)
+    budget_of(budget, asked.graph, asked.hardware)
+    say_notes(asked.graph, asked.hardware)
+    return asked
 
 
 def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:

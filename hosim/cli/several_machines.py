@@ -23,17 +23,19 @@ def compare_on_machines(
     others: Mapping[str, bool],
 ) -> None:
     """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
+    from hosim.devices_of_graph import on_devices
     from hosim.report.machines_table import machines
     from hosim.study.machines import NEAR, compare_machines, rows
 
     if given := next((option for option, is_given in others.items() if is_given), None):
         raise InputError(f"{given} works on one machine: give a single --hardware, or leave it out", source="compare-policies")
-    profiles = [hardware_of(name, devices) for name in dict.fromkeys(names)]
+    profiles = [hardware_of(name) for name in dict.fromkeys(names)]
     choices = choices_of(policies or "hyperoffload", no_recompute)
     graph = graph_of(workload)
+    profiles = [on_devices(graph, profile, devices) for profile in profiles]
     say_notes(graph, *profiles)
     with progress() as tell:
-        found = compare_machines(graph, profiles, choices, budget, tell)
+        found = compare_machines(graph, profiles, choices, budget, tell, devices)
     if json:
         print_json({"format": "hosim.machines/1", "rows": rows(found)})
     else:

@@ -12,6 +12,7 @@ from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
+from hosim.devices_of_graph import on_devices
 from hosim.errors import InfeasibleError, illegal_plan
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
@@ -49,8 +50,8 @@ def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
     from hosim.io import find_hardware, load_hardware
 
-    hardware = load_hardware(find_hardware(case.beside(case.hardware)))
     graph = canonical(graph)
+    hardware = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
@@ -99,7 +100,7 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
     machines: dict[str, Hardware] = {}
     for case in cases:
         if case.hardware not in machines:
-            machines[case.hardware] = load_hardware(find_hardware(case.beside(case.hardware)))
+            machines[case.hardware] = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
         yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
 
 

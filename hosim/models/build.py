@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from hosim.costmodel.kernels.attention_time import FLASH
+from hosim.devices_of_graph import DEVICES
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.expert_routing import Gate, realise
@@ -117,6 +118,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if run.weights is not None:
         left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
     left_out = (*left_out, *_left_out_of(run))
+    if run.devices > 1:
+        meta[DEVICES] = run.devices
     if left_out:
         meta[LEFT_OUT] = list(left_out)
     graph, gates = step(name, family.forward, config, run, meta)

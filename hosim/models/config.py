@@ -234,6 +234,11 @@ class Run:
         """Devices that have the same parameters and other tokens."""
         return self.data * self.context_parallel
 
+    @property
+    def devices(self) -> int:
+        """All devices that run the program together."""
+        return self.tensor * self.pipeline * max(self.replicas, self.expert)
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingDraw:

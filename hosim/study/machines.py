@@ -103,6 +103,7 @@ def compare_machines(
     choices: Sequence[PolicyChoice],
     budget: int | float | str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
+    devices: int | None = None,
 ) -> Machines:
     """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
 
@@ -115,7 +116,10 @@ def compare_machines(
     for name, count in names.items():
         if count > 1:
             raise InputError(f"{count} machines are called {name!r}; give each once, by a name of its own", source="hardware")
-    return Machines(graph, [_on_machine(Question(graph, machine, choice, budget), progress) for machine in machines for choice in choices])
+    return Machines(
+        graph,
+        [_on_machine(Question(graph, machine, choice, budget, devices=devices), progress) for machine in machines for choice in choices],
+    )
 
 
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:

@@ -12,11 +12,12 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hosim.analysis.bounded_result import bounded
 from hosim.analysis.budget import parse_budget
+from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -41,14 +42,21 @@ _KEPT_GRAPHS = 8
 class Question:
     """What one replay answers; ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it.
 
-    ``others`` are policies that settings may name by their labels, besides those of the registry.
+    ``others`` are policies that settings may name by their labels, besides those of the registry. ``devices``: how many run it, if not as
+    many as the graph is for.
     """
 
     graph: Graph
-    hardware: Hardware
+    profile: Hardware
     choice: PolicyChoice
     budget: int | float | str | None = None
     others: tuple[PolicyChoice, ...] = ()
+    devices: int | None = None
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The machine with the devices that run the graph; raises :class:`InputError` if it has fewer."""
+        return on_devices(self.graph, self.profile, self.devices)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -65,12 +73,14 @@ class Question:
         workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
         hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
         policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
+        profile = _hardware(self.profile, hardware) if hardware else self.profile
         return Question(
             _graph(self.graph, workload) if workload else self.graph,
-            _hardware(self.hardware, hardware) if hardware else self.hardware,
+            profile,
             _choice(self.choice, policy, self.others),
             _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
             self.others,
+            profile.devices if DEVICES in hardware else self.devices,
         )
 
     def answer(self) -> Result:

@@ -105,7 +105,7 @@ def blame(
     result, stalls = stalls_of(made, question.hardware, budget)
 
     def planned(hardware: Hardware, within: int) -> Result:
-        return attempt(replace(question, hardware=hardware, budget=within))
+        return attempt(replace(question, profile=hardware, budget=within))
 
     answer = planned if plan is None else None
     found = prices(made, question.hardware, result, more_memory_bytes, more_bandwidth_bytes_per_s, progress, answer)
