@@ -72,6 +72,7 @@ class ModelledIterations:
             known = False
         if not known:
             raise InputError("expected a decoder, which continues a prompt; hosim cannot serve this model", source=name)
+        object.__setattr__(self, "hardware", replace(self.hardware, devices=self.devices))
 
     @property
     def name(self) -> str:
