@@ -16,10 +16,12 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.importers.checkpoint_folder import beside
 from hosim.io import reading
 from hosim.io.bounded import read_head
 from hosim.models.build import build
 from hosim.models.config_json import sizes_of
+from hosim.models.weight_bytes import INDEX
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
 
@@ -47,12 +49,13 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a ``config.json``, or that of a folder, has. Raises :class:`InputError`."""
+    """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it say. Raises :class:`InputError`."""
     source = _file(path)
-    config = reading.content(source)
+    config = reading.content(source, constants=True)
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError("expected a config.json of transformers, which has a model_type", source=source)
-    return dict(config)
+    folder, name = os.path.split(source)
+    return beside(config, folder) if name == "config.json" else dict(config)
 
 
 def _file(path: str | os.PathLike[str]) -> str:
@@ -84,6 +87,7 @@ def _fingerprint(config: Mapping[str, Any]) -> str:
         _, read, _ = sizes_of(config)
     except InputError:  # whoever builds it says why
         return ""
+    read = {key: value for key, value in read.items() if key != INDEX}
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:6]
 
 

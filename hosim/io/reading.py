@@ -77,18 +77,21 @@ def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     return data
 
 
-def content(source: str) -> object:
-    """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither JSON nor YAML."""
-    return content_of(read_bytes(source), source)
+def content(source: str, *, constants: bool = False) -> object:
+    """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither JSON nor YAML.
+
+    ``constants``: whether ``NaN`` and ``Infinity`` are numbers of JSON, as other programs write them.
+    """
+    return content_of(read_bytes(source), source, constants=constants)
 
 
-def content_of(raw: bytes, source: str) -> object:
+def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
     """As :func:`content`, for what is in the file. It is refused before it becomes data if that would take too much room."""
     if _is_json(raw[:_START].decode("utf-8-sig", "ignore"), source):
         check_json(raw, source)
     else:
         check_lines(raw, source)
-    return parse(decode(raw, source), source)
+    return parse(decode(raw, source), source, constants=constants)
 
 
 def _is_json(start: str, source: str) -> bool:
@@ -105,11 +108,11 @@ def decode(content: bytes, source: str) -> str:
         raise InputError(f"expected UTF-8 text, byte {error.start} is not; convert the file to UTF-8", source=source) from None
 
 
-def parse(text: str, source: str) -> object:
+def parse(text: str, source: str, *, constants: bool = False) -> object:
     """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError` with line and column."""
     try:
         if _is_json(text[:_START], source):
-            data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+            data = json.loads(text, object_pairs_hook=_unique, parse_constant=float if constants else _no_constant)
             if _HALF.search(text):
                 _check_text(data)
             return data

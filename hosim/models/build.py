@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -15,7 +15,7 @@ from hosim.expert_routing import Gate, realise
 from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run
-from hosim.models.config_json import sizes_of
+from hosim.models.config_json import dtype_of, sizes_of
 from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
@@ -25,10 +25,11 @@ from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.processors_of_run import at_home
-from hosim.models.quantised import packing_of
+from hosim.models.quantised import covers, kept_modules, packing_of
 from hosim.models.routing_draw import generate
 from hosim.models.run_checks import check_given, check_sizes, positions_of
 from hosim.models.step import step
+from hosim.models.weight_bytes import INDEX, WEIGHTS_OF_MODELS, other_bytes
 from hosim.notes import LEFT_OUT
 from hosim.units import parse_rate
 
@@ -96,7 +97,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
     family = FAMILIES[type(preset)]
-    given = {**_packing(model, given, family), **given}
+    given = {**_as_published(model, given, family), **given}
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
@@ -117,7 +118,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
     if run.weights is not None:
         left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
-    left_out = (*left_out, *_left_out_of(run))
+    left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
     if run.devices > 1:
         meta[DEVICES] = run.devices
     if left_out:
@@ -153,14 +154,31 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
     return PRESETS[model], model, left_out_of(model)
 
 
-def _packing(model: object, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """How a ``config.json`` has its weights packed, for a run of inference that says nothing of it and whose builder can pack them."""
-    phase = given.get("phase", family.defaults.get("phase", Run().phase))
-    if not isinstance(model, Mapping) or phase == "train" or "weights" not in family.takes or _PACKING & given.keys():
+def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """The dtype of a ``config.json``, and how it has its weights packed in an inference whose builder can pack them."""
+    if not isinstance(model, Mapping):
         return {}
+    dtype = dtype_of(model)
+    said = {} if dtype is None else {"dtype": dtype}
+    phase = given.get("phase", family.defaults.get("phase", Run().phase))
+    if phase == "train" or "weights" not in family.takes or _PACKING & given.keys():
+        return said
     found = packing_of(model) or {}
     mixed = any([model.get(key) for key in _EXPERTS])
-    return {} if found.get("weights") in SEPARATE and mixed else found
+    if (found.get("weights") in SEPARATE and mixed) or (found and _are_packed(model, found, kept_modules(model))):
+        return said
+    return {**said, **found}
+
+
+def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:
+    """Whether some of the modules that a checkpoint keeps as they are would be packed."""
+    if not kept:
+        return False
+    plain = {key: value for key, value in model.items() if key not in ("quantization_config", INDEX)}
+    packed, whole = (build("whole", {"model": plain, **more, "sequence": 1}) for more in (packing, {}))
+    sizes = {tensor.name: tensor.size_bytes for tensor in whole.tensors if tensor.kind in WEIGHTS_OF_MODELS}
+    other = [tensor.name for tensor in packed.tensors if sizes.get(tensor.name, tensor.size_bytes) != tensor.size_bytes]
+    return any([covers(module, name) for module in kept for name in other])
 
 
 def _named(model: object) -> object:
@@ -207,6 +225,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _left_out_of(run: Run) -> tuple[str, ...]:
+    if run.weights == "nvfp4":
+        return ("rounding activations to 4 bits: products read them in 16",)
     if not run.training or run.pipeline == 1:
         return ()
     longer = 100 * bubble(run.pipeline, run.micro_batches_of_step, run.chunks)

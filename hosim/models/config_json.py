@@ -16,6 +16,7 @@ from hosim.models.config_keys import Keys
 from hosim.models.configs_of_gated import GATED
 from hosim.models.configs_of_others import OTHERS
 from hosim.models.configs_of_plain import PLAIN
+from hosim.models.weight_bytes import stated_bytes
 
 
 def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tuple[str, ...]]:
@@ -46,7 +47,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     >>> from hosim.models.config_json import sizes_of
     >>> sizes, read, _ = sizes_of({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "torch_dtype": "float32"})
     >>> sizes.vocab_size, sorted(read)
-    (50257, ['model_type', 'n_embd', 'n_head', 'n_layer'])
+    (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
     """
     kind, inside = config.get("model_type"), config.get("text_config")
     if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*GATED, *PLAIN]:
@@ -55,6 +56,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         except InputError as error:
             raise InputError(error.message, where=f"text_config.{error.where}") from None
         outside = Keys({key: value for key, value in config.items() if key not in inside})
+        _beside_sizes(outside)
         left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
         return sizes, {"model_type": kind, "text_config": read, **outside.read}, left_out
     if kind is None:
@@ -66,7 +68,25 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         )
     keys = Keys(config)
     sizes = READERS[kind](keys)
-    return sizes, {"model_type": kind, **keys.read}, keys.left_out()
+    _beside_sizes(keys)
+    left_out = keys.left_out()
+    return sizes, {"model_type": kind, **keys.read}, left_out
+
+
+def _beside_sizes(keys: Keys) -> None:
+    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say."""
+    keys.dtype()
+    stated_bytes(keys)
+
+
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """The dtype of the weights that a ``config.json`` asks for; ``None`` where it does not say. Raises :class:`InputError`.
+
+    >>> dtype_of({"torch_dtype": "float32"}), dtype_of({"text_config": {"dtype": "bfloat16"}}), dtype_of({})
+    ('fp32', 'bf16', None)
+    """
+    inside = config.get("text_config")
+    return Keys(config).dtype() or (Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None)
 
 
 READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **PLAIN, **OTHERS})

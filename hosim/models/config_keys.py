@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +35,22 @@ _UNTIMED: Mapping[str, str] = MappingProxyType(
 """Keys of elementwise work that builders leave out."""
 
 
+USUAL_DTYPE = "bf16"
+_DTYPES: Mapping[str, str] = MappingProxyType({"bfloat16": USUAL_DTYPE, "float16": "fp16", "float32": "fp32"})
+
+
+def _check_finite(value: object, where: str) -> None:
+    """Raise :class:`InputError` for a number that is not finite, or that is inside a list or a mapping."""
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            _check_finite(inside, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, inside in enumerate(value):
+            _check_finite(inside, f"{where}[{number}]")
+    elif isinstance(value, float) and not isfinite(value):
+        raise InputError(f"expected a finite number, got {value}", where=where)
+
+
 def all_biases(every: bool) -> dict[str, Any]:
     """Biases of all products of attention and of the MLP, or of none."""
     return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), every)
@@ -54,8 +71,22 @@ class Keys:
         """The value of a key, ``None`` where there is none."""
         value = self._config.get(key)
         if value is not None:
+            _check_finite(value, f"{self._within}{key}")
             self.read[key] = value
         return value
+
+    def dtype(self) -> str | None:
+        """The dtype of the weights, as builders call it; ``None`` where the config does not say."""
+        key = "dtype" if self._config.get("dtype") is not None else "torch_dtype"
+        named = self._config.get(key)
+        if named in (None, "auto"):
+            return None
+        found = _DTYPES.get(named.removeprefix("torch.")) if isinstance(named, str) else None
+        if found is None:
+            raise self.refusal(key, f"the builder knows {', '.join(_DTYPES)} only, got {named!r}")
+        if found != USUAL_DTYPE:
+            self.read[key] = named
+        return found
 
     def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
         """A number, ``least`` or more; ``default`` where the key is missing or null."""
@@ -133,6 +164,8 @@ class Keys:
         if quantised is not None:
             method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
             lines.append(f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run")
+        if isinstance(quantised, Mapping) and (quantised.get("kv_cache_quant_algo") or quantised.get("kv_cache_scheme")):
+            lines.append("the packing of the cache: it is in the dtype of the run, unless cache_dtype says otherwise")
         for key, what in _UNTIMED.items():
             if self.value(key) not in (None, 1):
                 lines.append(f"the time of {what} ({key})")

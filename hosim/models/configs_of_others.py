@@ -15,11 +15,14 @@ from hosim.models.whisper import Whisper
 
 def _encoder(keys: Keys) -> dict[str, int]:
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    return {name: keys.size(name) for name in names}
+    sizes = {name: keys.size(name) for name in names}
+    if sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise keys.refusal("hidden_size", f"expected a multiple of the {sizes['num_attention_heads']} heads, got {sizes['hidden_size']}")
+    return sizes
 
 
 def _bert(keys: Keys) -> Bert:
-    keys.only(hidden_act="gelu", position_embedding_type="absolute")
+    keys.only(hidden_act="gelu", position_embedding_type="absolute", tie_word_embeddings=True, add_cross_attention=False)
     return Bert(
         **_encoder(keys),
         vocab_size=keys.size("vocab_size"),
@@ -51,6 +54,7 @@ def _mt5(keys: Keys) -> T5:
 
 
 def _t5_of(keys: Keys, *, gated: bool, tied: bool, vocab: int) -> T5:
+    keys.only(is_gated_act=gated)
     layers = keys.size("num_layers")
     decoder_layers = keys.size("num_decoder_layers", layers)
     return T5(

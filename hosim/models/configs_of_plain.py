@@ -48,7 +48,8 @@ def _falcon(keys: Keys) -> Decoder:
     """The first architecture has one head of keys or as many as of queries, the new one groups, and by default two norms in a block."""
     hidden, heads = keys.either("hidden_size", "n_embed"), keys.either("num_attention_heads", "n_head")
     new, bias = keys.flag("new_decoder_architecture", False), keys.flag("bias", False)
-    parallel = keys.flag("parallel_attn", True) or new
+    keys.only(**({"parallel_attn": True} if new else {"num_ln_in_parallel_attn": 1}))
+    parallel = keys.flag("parallel_attn", True)
     one_norm = parallel and not (new and keys.size("num_ln_in_parallel_attn", 2) == 2)
     kv_heads = keys.either("num_kv_heads", "n_head_kv", default=heads) if new else 1 if keys.flag("multi_query", True) else heads
     sizes = (hidden, keys.either("num_hidden_layers", "n_layer"), heads, kv_heads, keys.size("ffn_hidden_size", 4 * hidden))
@@ -67,13 +68,13 @@ def _falcon(keys: Keys) -> Decoder:
 
 
 def _mpt(keys: Keys) -> Decoder:
-    keys.only(no_bias=True)
+    keys.only(no_bias=True, expansion_ratio=4)
     attention = keys.inside("attn_config")
     attention.only(alibi=True, attn_type="multihead_attention", qk_ln=False)
     hidden, heads = keys.size("d_model"), keys.size("n_heads")
     return _plain(
         keys,
-        (hidden, keys.size("n_layers"), heads, heads, hidden * keys.size("expansion_ratio", 4), keys.size("vocab_size", 50368)),
+        (hidden, keys.size("n_layers"), heads, heads, 4 * hidden, keys.size("vocab_size", 50368)),
         norm="layer_without_bias",
         positions="alibi",
         fused_projections=True,
@@ -126,6 +127,9 @@ def _gptj(keys: Keys) -> Decoder:
 
 def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
     """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its hidden state."""
+    if sizes[0] % sizes[2]:
+        width = next(key for key in ("d_model", "n_embd", "n_embed", "hidden_size") if key in keys.read)
+        raise keys.refusal(width, f"expected a multiple of the {sizes[2]} heads, got {sizes[0]}")
     tied = keys.flag("tie_word_embeddings", True)
     dropped = {} if "attention_dropout" in more else {"attention_dropout": keys.share("attention_dropout", 0.0)}
     return Decoder(
@@ -135,7 +139,7 @@ def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) 
 
 def _gpt2(keys: Keys) -> Gpt2:
     width = keys.size("n_embd")
-    keys.only(n_inner=4 * width, activation_function="gelu_new", tie_word_embeddings=True)
+    keys.only(n_inner=4 * width, activation_function="gelu_new", tie_word_embeddings=True, add_cross_attention=False)
     dropped = keys.share("resid_pdrop", 0.1)
     others = [share if share != dropped else None for share in (keys.share("embd_pdrop", 0.1), keys.share("attn_pdrop", 0.1))]
     return Gpt2(

@@ -45,6 +45,8 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "flexgen4": PackedDtype(4, 64, 4, ""),
     # OCP Microscaling Formats 1.0: an exponent of 8 bits for 32 elements
     "mxfp4": PackedDtype(4, 32, 1, "int4_weights"),
+    # ModelOpt: an exponent and mantissa of 8 bits for 16 elements
+    "nvfp4": PackedDtype(4, 16, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
     "nf4": PackedDtype(4, 64, 4, "int4_weights"),
     # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a head's row, or as FlexGen for 64 elements
@@ -53,7 +55,7 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "int4_cache": PackedDtype(4, 64, 4, "fp16_int4_cache"),
     "flexgen4_cache": PackedDtype(4, 64, 4, ""),
 }
-WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "flexgen4", "mxfp4", "nf4")
+WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "flexgen4", "mxfp4", "nvfp4", "nf4")
 PACKED = ("all", "experts")
 CACHES: Mapping[str, str] = {
     "fp8_e4m3": "fp8_cache",

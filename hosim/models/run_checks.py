@@ -128,8 +128,9 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError("this model has no experts", where="packed")
     if run.activations is not None and run.weights not in ACTIVATIONS[run.activations]:
         raise InputError(f"products in {run.activations} take weights {' or '.join(ACTIVATIONS[run.activations])}", where="activations")
-    if run.weights == "mxfp4" and run.group not in (None, 32):
-        raise InputError(f"groups of mxfp4 have 32 elements, got {run.group}", where="group")
+    fixed = {"mxfp4": 32, "nvfp4": 16}.get(run.weights or "")
+    if fixed is not None and run.group not in (None, fixed):
+        raise InputError(f"groups of {run.weights} have {fixed} elements, got {run.group}", where="group")
     if run.weights in SEPARATE and int(getattr(config, "num_experts", 0)):
         raise InputError(f"{run.weights} works for models without experts", where="weights")
     if run.merged and run.cache_dtype is not None and CACHES[run.cache_dtype] in FOR_TRANSFER:

@@ -5,6 +5,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from small_configs import CLASSES, MODELS, SMALL, config_of, model_of, run_of
 from typer.testing import CliRunner
 
@@ -153,7 +155,7 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
     ]
     whole = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}, "vision_config": {}}
     assert said(whole) == ["all of gemma3 but its text model"]
-    assert said({**whole, "quantization_config": {"quant_method": "fp8"}})[0].startswith("the quantisation of the weights (fp8)")
+    assert said({**whole, "quantization_config": {"quant_method": "quip"}})[0].startswith("the quantisation of the weights (quip)")
     for preset, lines in (
         ("gpt-oss-20b", ["the quantisation of the weights (mxfp4): all are in the dtype of the run"]),
         ("gemma-2-2b", said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})),
@@ -191,3 +193,84 @@ def test_a_file_is_a_workload(tmp_path):
     path.write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(InputError, match=r"config\.json: model_type: expected a model_type"):
         hosim.load(path)
+
+
+def bytes_of(graph):
+    return sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))
+
+
+def other_values(key, value):
+    """Values of a key that its config class may take, each unlike ``value``."""
+    if key == "dtype":
+        return ["float32", "float16", "float64"]
+    if isinstance(value, bool) or value is None:
+        return [not value, 32, 2]
+    if isinstance(value, int):
+        return [2 * value or 1, value + 1]
+    if isinstance(value, str):
+        return ["relu", "gelu_new", "float32"]
+    return [value[::-1], value[:1]] if isinstance(value, list) else []
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=15)
+def test_a_key_that_changes_the_bytes_of_a_model_changes_them_here_or_is_refused(data):
+    """Against the parameters that transformers makes on the meta device, in the dtype of the config."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    name = data.draw(st.sampled_from(sorted(MODELS)))
+    kind = name.partition(" ")[0]
+    usual = {**config_of(kind, MODELS[name]).to_dict(), "dtype": "bfloat16"}
+    for never in ("transformers_version", "model_type"):
+        usual.pop(never, None)
+    key = data.draw(st.sampled_from(sorted(usual)))
+    values = other_values(key, usual[key])
+    config = {**usual, key: data.draw(st.sampled_from(values))} if values else usual
+    try:
+        made = transformers.AutoConfig.for_model(kind, **config)
+        cls = getattr(transformers, CLASSES[kind])._from_config if kind in CLASSES else transformers.AutoModelForCausalLM.from_config
+        with torch.device("meta"):
+            elements = sum(p.numel() for p in cls(made, attn_implementation="eager").parameters())
+    except Exception:  # its classes raise all kinds of errors for what does not go together
+        assume(False)
+    try:
+        ours = bytes_of(hosim.load({"model": {"model_type": kind, **config}}))
+    except InputError as error:
+        assert error.where.partition(".")[2]
+        return
+    if kind not in ("t5", "mt5") or key != "tie_word_embeddings":  # transformers ties them whatever it says, checkpoints do not
+        assert ours == elements * made.dtype.itemsize, f"{key}: {config[key]!r}"
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_weights_have_the_dtype_of_the_config(key, tmp_path):
+    def loaded(named, **run):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL, key: named}))
+        return hosim.load({"model": str(tmp_path), "sequence": 8, **run})
+
+    half = bytes_of(loaded("bfloat16"))
+    assert bytes_of(loaded("float32")) == 2 * half
+    assert "fp16" in {op.dtype for op in loaded("float16").ops}
+    assert bytes_of(loaded("float32", dtype="bf16")) == half  # what the command says comes first
+    assert bytes_of(loaded("auto")) == half
+    assert loaded("bfloat16").name == loaded("auto").name != loaded("float32").name
+    again = hosim.load(loaded("float32").meta["builder"])
+    assert bytes_of(again) == 2 * half
+    for wrong in ("float64", "float8_e4m3fn", 3):
+        with pytest.raises(InputError, match=rf"model.{key}: the builder knows bfloat16, float16, float32 only, got {wrong!r}"):
+            loaded(wrong)
+    inside = {"model_type": "gemma3", key: "float32", "text_config": {"model_type": "gemma3_text", **SMALL}}
+    assert bytes_of(hosim.load(inside)) == 2 * bytes_of(hosim.load({**inside, key: "bfloat16"}))
+
+
+def test_a_key_that_nobody_reads_may_be_infinite(tmp_path):
+    path = tmp_path / "config.json"
+    text = json.dumps({"model_type": "llama", **SMALL})[:-1]
+    path.write_text(text + ', "time_step_limit": [0.0, Infinity], "other": NaN}')
+    assert hosim.load(path) == hosim.load({"model_type": "llama", **SMALL})
+    for key, value in (("hidden_size", "Infinity"), ("attention_dropout", "NaN"), ("residual_multiplier", "-Infinity")):
+        path.write_text(
+            text.replace('"hidden_size": 64, ', "" if key == "hidden_size" else '"hidden_size": 64, ') + f', "{key}": {value}}}'
+        )
+        refused = CliRunner().invoke(app, ["workload", "show", str(path)])
+        assert refused.exit_code == 2
+        assert f"config.json: {key}: expected a finite number, got" in " ".join(refused.stderr.split())

@@ -33,6 +33,7 @@ SHAPES = [(64, 64), (32, 64), (32, 64), (64, 64), (80, 64), (80, 64), (64, 80)]
         ((64, 128), "gptq4", 32, 64 * 64 + 64 * 4 * 2 + 64 * 4 // 2 + 128 * 4),  # scales, zeros of 4 bits, a group for each column
         ((64, 128), "awq4", 0, 64 * 64 + 64 * 2 + 32),
         ((3, 64, 128), "mxfp4", 0, 3 * (64 * 64 + 64 * 4)),
+        ((3, 64, 128), "nvfp4", 0, 3 * (64 * 64 + 64 * 8)),
         ((64, 127), "nf4", 0, 64 * 64 + 64 * 2 * 4),  # 127 elements take 64 bytes
         ((2, 4, 10, 128), "int4_cache", 0, 2 * 4 * 10 * (64 + 2 * 4)),
         ((2, 4, 10, 128), "int8_cache", 0, 2 * 4 * 10 * (128 + 4)),
@@ -58,13 +59,14 @@ def parameters(graph):
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("dtype", WEIGHTS)
 def test_only_weights_of_products_change(dtype, merged):
-    plain, packed = [build("x", {**DENSE, "merged": merged, **more}) for more in ({}, {"weights": dtype, "group": 32})]
+    group = 16 if dtype == "nvfp4" else 32
+    plain, packed = [build("x", {**DENSE, "merged": merged, **more}) for more in ({}, {"weights": dtype, "group": group})]
     before, after = parameters(plain), parameters(packed)
     changed = {name for name in before if before[name] != after[name]}
     assert {name.split(".")[-2] for name in changed} <= {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_up_proj"} | {
         *("gate_proj", "up_proj", "down_proj")
     }
-    saved = 2 * sum(2 * a * b - packed_bytes((a, b), dtype, 32) for a, b in SHAPES)
+    saved = 2 * sum(2 * a * b - packed_bytes((a, b), dtype, group) for a, b in SHAPES)
     if not (merged and dtype.startswith(("fp8", "gptq"))):  # blocks of joined rows, and what columns have, are not those of their parts
         assert sum(before.values()) - sum(after.values()) == saved
     assert sum(op.flops for op in packed.ops) == sum(op.flops for op in plain.ops)

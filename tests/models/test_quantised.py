@@ -35,6 +35,24 @@ def fp8(rows, columns, block):
     yield np.empty((-(-rows // block), -(-columns // block)), np.float32)
 
 
+def fp8_rows(rows, columns):
+    """compressed-tensors: a scale for each row; those of a whole tensor are 4 B a row fewer."""
+    yield np.empty((rows, columns), np.uint8)
+    yield np.empty((rows, 1), np.float32)
+
+
+def nvfp4(rows, columns):
+    """ModelOpt: two elements a byte, and a scale of 8 bits for 16 of them."""
+    yield np.empty((rows, columns // 2), np.uint8)
+    yield np.empty((rows, columns // 16), np.uint8)
+
+
+def linear(**weights):
+    """compressed-tensors, for all linear layers."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head", "re:.*mlp.gate$"]}
+
+
 def nf4(rows, columns):
     """bitsandbytes: two elements a byte, a maximum in fp32 for 64 of them."""
     yield np.empty((rows * columns // 2, 1), np.uint8)
@@ -53,6 +71,12 @@ def nf4(rows, columns):
             lambda r, c: fp8(r, c, 128),
         ),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, lambda r, c: nf4(r, c)),
+        ({"quant_method": "fp8", "weight_block_size": None}, fp8_rows),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}, fp8_rows),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}, fp8_rows),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "exclude_modules": ["*norm*"]}, lambda r, c: fp8(r, c, 128)),
+        (linear(num_bits=8, type="float", strategy="channel", symmetric=True), fp8_rows),
+        (linear(num_bits=8, type="float", strategy="block", block_structure=[128, 128]), lambda r, c: fp8(r, c, 128)),
     ],
     ids=lambda value: value["quant_method"] if isinstance(value, dict) else None,
 )
@@ -65,6 +89,49 @@ def test_bytes_are_those_of_the_files(said, tensors):
     assert hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "weights": "int8"}).meta.get("left_out") is None
     trained = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "phase": "train"})
     assert trained.meta["left_out"] == [f"the quantisation of the weights ({said['quant_method']}): all are in the dtype of the run"]
+
+
+def test_four_bits_of_modelopt_say_what_products_read():
+    said = {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "kv_cache_quant_algo": "FP8",
+        "group_size": 16,
+        "exclude_modules": ["lm_head"],
+    }
+    graph = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8})
+    sizes = {t.name.split(".")[-2]: t.size_bytes for t in graph.tensors if t.kind == "parameter"}
+    assert {name: sizes[name] for name in SHAPES} == {name: sum(t.nbytes for t in nvfp4(*shape)) for name, shape in SHAPES.items()}
+    assert [line.split(":")[0] for line in graph.meta["left_out"]] == ["the packing of the cache", "rounding activations to 4 bits"]
+    again = hosim.load(graph.meta["builder"])
+    assert again == graph
+    assert again.meta["left_out"] == graph.meta["left_out"]
+
+
+MOE = {"model_type": "qwen3_moe", **SIZES, "vocab_size": 96, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+KEPT = {
+    "what is never packed": (["lm_head", "model.layers.0.input_layernorm", "model.layers.0.mlp.gate", "model.norm", "*router*"], True),
+    "other models inside": (["model.visual.blocks.0.attn", "vision_tower.encoder.layers.0.mlp.up_proj", "mtp.layers.0"], True),
+    "another layer": (["model.layers.7"], True),
+    "patterns": (["re:.*mlp.gate$", "re:.*lm_head", "*.mlp.gate", "model.layers.*.mlp.gate"], True),
+    "queries": (["model.layers.0.self_attn.q_proj"], False),
+    "attention": (["model.layers.0.self_attn*"], False),
+    "under another name": (["language_model.model.layers.0.self_attn"], False),
+    "one expert": (["model.layers.0.mlp.experts.3.down_proj"], False),
+    "a layer": (["model.layers.0"], False),
+    "an expression": (["re:.*(q|k)_proj"], False),
+}
+
+
+@pytest.mark.parametrize("which", KEPT)
+@pytest.mark.parametrize("key", ["modules_to_not_convert", "ignored_layers"])
+def test_modules_that_stay_as_they_are_anyway_change_nothing(which, key):
+    """Any other list is said, as builders pack all layers alike."""
+    kept, same = KEPT[which]
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    graph, whole = [hosim.load({"model": {**MOE, "quantization_config": {**said, **more}}, "sequence": 8}) for more in ({key: kept}, {})]
+    assert ("left_out" not in graph.meta) == same
+    assert (graph.tensors == whole.tensors) == same
 
 
 def test_experts_alone_in_mxfp4():
@@ -89,7 +156,8 @@ def test_experts_alone_in_mxfp4():
         {"quant_method": "gptq", "bits": 4, "group_size": "128"},
         {"quant_method": "awq", "bits": 4, "version": "gemv"},
         {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["model.layers.0"]},
-        {"quant_method": "fp8"},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int"}}}},
         {"quant_method": "fp8", "weight_block_size": [128, 64]},
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
@@ -101,6 +169,6 @@ def test_experts_alone_in_mxfp4():
 )
 def test_other_schemes_are_said(said):
     config = {**LLAMA, "quantization_config": said}
-    assert packing_of(config) is None
+    assert packing_of(config) is None or "modules_to_not_convert" in said
     (line,) = hosim.load({"model": config, "sequence": 8}).meta["left_out"]
     assert line.startswith("the quantisation of the weights (")
