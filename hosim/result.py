@@ -260,6 +260,9 @@ class Result(InCells):
     guessed_collectives
         How many collectives take the time of their bytes in the device tier, since nothing says how fast the links between devices are;
         ``None`` if there are none.
+    unused_bytes
+        Bytes that moved to the device or back although no op read or wrote them, since tensors move whole; ``None`` if there are none, or
+        no op says what it accesses.
     notes
         What a reader of the figures has to know, a line each: of the workload, of its times on the machine, and of the plan.
     allocator
@@ -318,6 +321,7 @@ class Result(InCells):
     ideal_ns: int | None = None
     unknown_ops: UnknownOps | None = None
     guessed_collectives: int | None = None
+    unused_bytes: int | None = None
     notes: tuple[str, ...] = ()
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None

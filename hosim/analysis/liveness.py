@@ -11,6 +11,7 @@ held there from its first user on the device to the last one, as if the others u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -109,3 +110,22 @@ def _held(graph: Graph) -> list[tuple[int, int] | None]:
             continue
         held.append((first, end if graph.survives[t] or live is None else live[1]))
     return held
+
+
+_LOSS = re.compile(r"(?:^|\.)(?:logits\.to|log_softmax|nll_loss)(?:\.|$)")
+"""Names of ops of the loss in graphs of :mod:`hosim.models`."""
+
+
+def largest_op(graph: Graph) -> tuple[int, bool]:
+    """The bytes that the op needs which needs most, and whether its size is a choice of hosim's builder and no need of the model.
+
+    That is so of ops with the logits of a loss, which is of all tokens in one piece: runtimes compute it in pieces.
+    """
+    needed = graph.derived(needed_bytes)
+    if not needed:
+        return 0, False
+    largest = max(range(len(needed)), key=needed.__getitem__)
+    if graph.meta.get("source") != "hosim.models":
+        return needed[largest], False
+    of_loss = {t for op in graph.ops if _LOSS.search(op.name) for t in op.uses}
+    return needed[largest], any(t in of_loss for t in graph.ops[largest].uses)

@@ -27,13 +27,16 @@ class NoOffload:
     fastest_ns: int | None
 
 
-def no_offload(graph: Graph, hardware: Hardware, budget_bytes: int, fastest_ns: int | None) -> NoOffload | None:
+def no_offload(
+    graph: Graph, hardware: Hardware, budget_bytes: int, fastest_ns: int | None, least_ns: int | None = None
+) -> NoOffload | None:
     """Why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the fastest plan found by a planner.
 
     It is where the peak with everything resident is within the budget. And it is where offloading takes more of the time of devices than
     not to: where the fastest plan takes longer than the devices that would hold everything take together, if each takes as long as one
-    device with everything resident. As many devices that divide the work take no more than that. On several streams, which may hold more
-    at a time than in their listed order, all tensors have to fit together.
+    device with everything resident. As many devices that divide the work take no more than that. So must what a plan takes that moves
+    tensors in parts, ``least_ns`` (:func:`hosim.analysis.strongest_rival.least_in_parts`). On several streams, which may hold more at a
+    time than in their listed order, all tensors have to fit together.
     """
     if graph.elsewhere:
         return None  # such a step moves tensors in any case
@@ -44,5 +47,6 @@ def no_offload(graph: Graph, hardware: Hardware, budget_bytes: int, fastest_ns: 
     devices = -(-peak // budget_bytes)
     if devices == 1:
         return NoOffload("fits", resident_ns, peak, 1, fastest_ns)
-    slow = fastest_ns is not None and fastest_ns > devices * resident_ns
+    times = [ns for ns in (fastest_ns, least_ns) if ns is not None]
+    slow = fastest_ns is not None and min(times) > devices * resident_ns
     return NoOffload("link", resident_ns, peak, devices, fastest_ns) if slow else None

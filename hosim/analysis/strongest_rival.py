@@ -33,6 +33,17 @@ def fastest_with_ours(results: Iterable[Result]) -> int | None:
     return min(makespan for makespan, _ in fitting) if known else None
 
 
+def least_in_parts(results: Iterable[Result]) -> int | None:
+    """The least that a plan among results would take that moves no bytes which no op uses, were it for them alone."""
+    times = []
+    for result in results:
+        if result.feasible and result.makespan_ns is not None:
+            moved = sum(channel.bytes for channel in result.channels.values())
+            busy = sum(channel.busy_ns for channel in result.channels.values())
+            times.append(result.makespan_ns - (busy * (result.unused_bytes or 0) // moved if moved else 0))
+    return min(times, default=None)
+
+
 def strongest_rival(results: Iterable[Result]) -> StrongestRival | None:
     """The strongest rival among the results that fit; none without one, or without ``hyperoffload`` among them."""
     fitting = _fitting(results)

@@ -113,7 +113,7 @@ def compare_policies(
         compare_on_machines(workload, names, policies, budget, devices=devices, no_recompute=no_recompute, json=json, others=others)
         return
     from hosim.analysis.no_offload import no_offload
-    from hosim.analysis.strongest_rival import fastest_with_ours
+    from hosim.analysis.strongest_rival import fastest_with_ours, least_in_parts
     from hosim.devices_of_graph import on_devices
     from hosim.study.compare import compare
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
@@ -153,7 +153,7 @@ def compare_policies(
             jitter=jitter,
             record=html is not None,
         )
-    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results))
+    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results), least_in_parts(results))
     if plot is not None:
         from hosim.report.study_figures import comparison_figure
 

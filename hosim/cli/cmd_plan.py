@@ -26,7 +26,6 @@ from hosim.cli.options import (
     graph_of,
     hardware_of,
     print_json,
-    say_notes,
 )
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA, written
@@ -62,7 +61,7 @@ def plan(
     not fit.
     """
     from hosim.analysis.no_offload import no_offload
-    from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours
+    from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours, least_in_parts
     from hosim.cache_plan import counted_cache_ops
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
@@ -96,9 +95,11 @@ def plan(
             check(made, machine, budget_bytes)
     if said is not None:
         note(said)
-    fastest_ns = fastest_with_ours([replay(made, machine, budget_bytes)]) if made.policy in NO_RIVALS else None
-    say_notes(graph, machine)
-    answer = no_offload(graph, machine, budget_bytes, fastest_ns)
+    replayed = replay(made, machine, budget_bytes)
+    for line in replayed.notes:
+        note(line)
+    results = [replayed] if made.policy in NO_RIVALS else []
+    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results), least_in_parts(results))
     if answer is not None:
         note(no_offload_sentence(answer, budget_bytes))
     if output is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
 
+from hosim.analysis.whole_moves import WholeMoves, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel.guessed_collectives import guessed_collectives
 from hosim.costmodel.makespan_interval import makespan_interval
@@ -18,7 +19,7 @@ from hosim.engine.other_processors import ProcessorsReplay
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.notes import notes
+from hosim.notes import Note, notes
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures
 from hosim.units import LARGEST
 from hosim.unknown_ops import unknown_ops
@@ -54,6 +55,7 @@ def of_device(
     main = figures.pop(device.main.name, None) if device.main is not None else None
     exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
     unsure = _interval(device, plan, hardware, makespan, main) if feasible else (None, None)
+    moves = whole_moves(plan, hardware.device_tier)
     timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
     return Result(
         workload=plan.graph.name,
@@ -79,12 +81,18 @@ def of_device(
         peers_ns=sum(waited.values()) if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
-        notes=tuple(map(str, notes(plan.graph, hardware))),
+        notes=_notes(plan, hardware, moves, sum([c.bytes for c in memory.channels])),
+        unused_bytes=sum([one.unused_bytes for one in moves]) or None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
         timeline=timeline,
         replayed=None if timeline is None else (plan, hardware),
     )
+
+
+def _notes(plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int) -> tuple[str, ...]:
+    whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
+    return (*map(str, notes(plan.graph, hardware)), *whole)
 
 
 def _longer(device: DeviceReplay) -> tuple[Counter[str], Counter[str]]:

@@ -247,6 +247,7 @@ _RESULT = KeyTable(
     Key("plan", PLAN_COUNTS, default={}),
     Key("unknown_ops", _UNKNOWN.kind, brief=True),
     Key("guessed_collectives", COUNT, brief=True),
+    Key("unused_bytes", COUNT, brief=True),
     Key("notes", several(TEXT), brief=True),
     Key("allocator", _ALLOCATOR.kind, brief=True),
     Key("devices", _DEVICES.kind, brief=True),
@@ -275,9 +276,9 @@ def result_to_dict(result: Result) -> dict[str, Any]:
 
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
     streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
-    ``guessed_collectives`` and ``notes`` only if there are some, ``allocator`` only if one placed the bytes, ``devices`` only if there were
-    several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with the kinds that hold
-    bytes.
+    ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator`` only if one placed the bytes, ``devices``
+    only if there were several, ``jitter`` only if there was some. The timeline is not part of it. ``peak_breakdown`` has every tier, with
+    the kinds that hold bytes.
     """
     return _RESULT.write(result)
 

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hosim.analysis.liveness import needed_bytes
+from hosim.analysis.liveness import largest_op
 from hosim.analysis.strongest_rival import OPTIMUM, OURS, strongest_rival
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
@@ -38,7 +38,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
     parts += [allocators(results), failures(results)]
-    parts.append(paragraph(verdict(results, max(graph.derived(needed_bytes), default=0)), style="bold"))
+    parts.append(paragraph(verdict(results, *graph.derived(largest_op)), style="bold"))
     return Group(*parts)
 
 
@@ -329,15 +329,20 @@ def failures(results: Sequence[Result]) -> RenderableType:
     return paragraph(*lines, style="red", space=True)
 
 
-def verdict(results: Sequence[Result], needed: int = 0) -> str:
+def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = False) -> str:
     """The comparison in one sentence: the fastest policy within the budget, and those that do not fit.
 
-    ``needed`` is what the op that needs the most bytes needs alone.
+    ``needed`` is what the op that needs the most bytes needs alone, and ``builder_chose`` whether that is a choice of hosim's builder.
     """
     budget = human_size(results[0].budget_bytes)
     fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
     if not fitting and all(r.failed for r in results):
         return f"No policy made a plan: {_enumerated([r.policy for r in results])} failed."
+    if not fitting and needed > results[0].budget_bytes and builder_chose:
+        return (
+            f"Nothing fits within {budget} as hosim builds this step: the loss, which it computes of all tokens in one piece, needs "
+            f"{human_size(needed)} alone. A runtime that computes it in pieces may fit: hosim cannot say."
+        )
     if not fitting and needed > results[0].budget_bytes:
         return f"Nothing fits within {budget}, whatever the policy: one op alone needs {human_size(needed)}."
     if not fitting:
