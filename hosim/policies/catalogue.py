@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosim.policies.computed_elsewhere import ComputedElsewhere
 from hosim.policies.policy import Parameter, Policy
 
 _PREFETCH_DISTANCE = Parameter(50, "int", "ops by which a prefetch is issued before the op that needs it")
@@ -14,6 +15,11 @@ _WEIGHTS = Parameter(None, "float", "the share of the weights that lives below; 
 _CACHE = Parameter(None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough")
 _ACTIVATIONS = Parameter(None, "float", "the share of the activations; none: 0, unless those before are not enough")
 _LAYERS_AHEAD = Parameter(1, "int", "layers whose parameters are on their way while one computes")
+
+_OPTIMIZER = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on")
+_SPECULATIVE = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"update": "speculative"})
+_SHARDS = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"zero": 3, "shards_home": "ddr"})
+_EXPERTS = ComputedElsewhere("routed experts", "expert", "experts_on", {"merged": True})
 
 BUILT_IN = (
     Policy(
@@ -211,32 +217,35 @@ BUILT_IN = (
     ),
     Policy(
         "zero_offload",
-        "optimizer states below: the CPU updates (optimizer_on), or they are streamed to the device",
+        "optimizer states below, and the CPU updates (optimizer_on)",
         "hosim.policies.own.zero_offload:plan",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Offload",
-        leaves_out="buckets of gradients; tiles of the copy back; where the update is on the device, that of the host",
+        leaves_out="buckets of gradients; tiles of the copy back",
+        elsewhere=_OPTIMIZER,
     ),
     Policy(
         "zero_infinity",
-        "parameters and optimizer states below, streamed a layer ahead; the CPU updates where the workload says so",
+        "parameters and optimizer states below, streamed a layer ahead; the CPU updates (optimizer_on)",
         "hosim.policies.own.zero_infinity:plan",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Infinity",
         leaves_out="checkpoints of activations on the host; reads by several devices; tiles",
         other_processors=True,
+        elsewhere=_OPTIMIZER,
     ),
     Policy(
         "superoffload",
-        "the optimizer on the CPU; parameters on the device if they fit there, else streamed",
+        "the optimizer on the CPU (optimizer_on); parameters on the device if they fit there, else streamed",
         "hosim.policies.own.superoffload:plan",
         {"layers_ahead": _LAYERS_AHEAD, "placement": _PLACEMENT},
         by_name_only=True,
         models="DeepSpeed SuperOffload (arXiv 2509.21271)",
         leaves_out="buckets; the last buckets' optimizer on the device; casts on the device; updates that are undone",
         other_processors=True,
+        elsewhere=_SPECULATIVE,
     ),
     Policy(
         "ktransformers",
@@ -245,16 +254,18 @@ BUILT_IN = (
         by_name_only=True,
         models="KTransformers (SOSP 2025)",
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; the experts of a prompt on the device",
+        elsewhere=_EXPERTS,
     ),
     Policy(
         "fsdp_offload",
-        "FSDP with its shards and its optimizer on the CPU",
+        "FSDP with its shards (shards_home) and its optimizer (optimizer_on) on the CPU",
         "hosim.policies.own.fsdp_offload:plan",
         {"ops_ahead": Parameter(4, "int", "ops of its stream by which a shard comes up before it is gathered")},
         by_name_only=True,
         models="PyTorch FSDP with CPU offload",
         leaves_out="gradients of several micro-batches added up on the CPU; pinned staging buffers",
         other_processors=True,
+        elsewhere=_SHARDS,
     ),
     Policy(
         "optimal",

@@ -18,6 +18,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.in_cells import InCells
 from hosim.io.reading import did_you_mean
+from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
 from hosim.units import parse_size
@@ -194,6 +195,8 @@ class Policy(InCells):
     other_processors
         Whether it plans for ops that run on other processors than the device by itself. If not, one of hosim's own plans around them
         (:mod:`hosim.schedule.around_processors`), unless it decides during the replay; all others refuse workloads that have some.
+    elsewhere
+        What the system computes beside the device, which the workload has to say (:mod:`hosim.policies.computed_elsewhere`).
     chooses
         Where the function is (``"module:function"``) that chooses the processors of ops that may run on several. Without one such ops run
         on the first that the workload names for them.
@@ -222,6 +225,7 @@ class Policy(InCells):
     models: str = ""
     leaves_out: str = ""
     other_processors: bool = False
+    elsewhere: ComputedElsewhere | None = field(default=None, repr=False)
     chooses: str = field(default="", repr=False)
 
     def __repr__(self) -> str:
@@ -297,7 +301,7 @@ class Policy(InCells):
         ------
         InputError
             If a parameter is unknown or a value is invalid, a policy that is not hosim's own fails, or some op runs on a processor that
-            the policy does not plan for.
+            the policy does not plan for, or what its system computes beside the device is on it and cannot be moved there.
         InfeasibleError
             If an op needs more than the budget, or the policy's rule leaves no plan that fits.
         """
@@ -308,6 +312,8 @@ class Policy(InCells):
         if not self.plans_for(graph):
             refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
         given = {**self.parameters, **parameters}
+        if self.elsewhere is not None:
+            graph = computed_there(graph, hardware, self.name, self.elsewhere)
         if graph.movable and self.chooses:
 
             def fixed(graph: Graph, initial: Initial, changed: Mapping[str, Any]) -> Plan:

@@ -30,8 +30,12 @@ from hosim.schedule.placement import FASTEST, read_placement
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
 
-IF_TRAINING = ("zero_offload", "zero_infinity", "flexgen")
-"""Settings of rivals that have names, and plan as these do where there are no optimizer states; where there are some, they are tried."""
+IF_TRAINING: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("layerwise", {"kinds": "optimizer_state"}),
+    ("layerwise", {"kinds": "parameter/expert/optimizer_state"}),
+    ("flexgen", {}),
+)
+"""Settings that plan as the defaults of rivals do where there are no optimizer states; where there are some, they are tried."""
 
 AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 """Policies that decide while they run without knowing what comes: tried where they may take less time than the plan in hand."""
@@ -75,7 +79,9 @@ def static_rivals(
     """
     rule = None if placement is None else read_placement(placement, hardware)
     to_beat_ns, floors, count = to_beat(), PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
-    choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in _rivals_of(graph)]
+    choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
+    if len(graph.ops) <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors):
+        choices += IF_TRAINING
     if placement is None and len(graph.ops) <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
         choices += IF_TIERS
     if waits and len(graph.ops) <= MOST_OPS:
@@ -87,7 +93,7 @@ def static_rivals(
             if not settings:
                 yield name, None
             continue
-        if name in hopeless:
+        if name in hopeless and (name, settings) not in IF_TRAINING:
             continue
         try:
             plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings, **_placed(name, placement))
@@ -112,12 +118,6 @@ def static_rivals(
 def _loses(floors: PolicyFloors, name: str, to_beat_ns: int, count: int) -> bool:
     """Whether a policy takes longer than so many nanoseconds whatever it decides, as far as can be seen at the price of a few replays."""
     return floors.ns(name) > to_beat_ns or (count > BOUNDED and floors.bound_ns(name) > to_beat_ns)
-
-
-def _rivals_of(graph: Graph) -> tuple[str, ...]:
-    """The policies whose default plans are tried."""
-    training = len(graph.ops) <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors)
-    return (*RIVALS, *IF_TRAINING) if training else RIVALS
 
 
 def _static(plan: Plan, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None) -> Plan | None:

@@ -1,0 +1,57 @@
+"""Policies named after systems that compute a part of a step beside the device: what the workload has to say for that, and who says it.
+
+Which processor an op runs on is the workload's, not the plan's (docs/contract.md, rule 20). So such a policy plans for a workload whose
+builder was told, and tells it itself where the workload is one that a builder made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.notes import ASSUMED
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedElsewhere:
+    """What a system computes on the processor of a tier below: ``what``, which is with tensors of a ``kind``.
+
+    ``option`` of a builder names the tier; ``beside`` are others that it takes.
+    """
+
+    what: str
+    kind: str
+    option: str
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+def computed_there(graph: Graph, hardware: Hardware, policy: str, part: ComputedElsewhere) -> Graph:
+    """The workload with the part on another processor: itself if some op is, or it has no such part, else what its builder makes of it.
+
+    The first tier below with a processor computes it. Raises :class:`InputError` where nobody can tell a builder.
+    """
+    if graph.elsewhere or graph.movable or not any(tensor.kind == part.kind for tensor in graph.tensors):
+        return graph
+    needs = f"{policy} computes {part.what} beside the device, and this workload does not say so: it takes {part.option}=TIER"
+    tier = next((tier.name for tier in hardware.tiers if tier.name != hardware.device_tier and tier.compute is not None), None)
+    if tier is None:
+        raise InputError(f"{needs}, and {hardware.name} has no tier below that computes", source=f"policy {policy}")
+    recipe = graph.meta.get("builder")
+    if not isinstance(recipe, Mapping):
+        raise InputError(f"{needs} where hosim builds it; in a workload file ops name their processor", source=f"policy {policy}")
+    from hosim.models.build import build
+
+    told = {part.option: tier, **{key: value for key, value in part.beside.items() if key not in recipe}}
+    try:
+        if build(graph.name, recipe) != graph:
+            raise InputError("its graph is no longer what the builder made")
+        made = build(graph.name, {**recipe, **told})
+    except InputError as error:
+        raise InputError(f"{needs}, which was tried: {error}", source=f"policy {policy}") from None
+    said = ", ".join(f"{key}={str(value).lower() if value is True else value}" for key, value in told.items())
+    assumed = [*made.meta.get(ASSUMED, ()), f"{said}, since {policy} computes {part.what} there; the plan is for that workload"]
+    return replace(made, meta={**made.meta, ASSUMED: assumed})
