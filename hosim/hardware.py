@@ -37,6 +37,8 @@ class Tier:
 
     ``compute`` is the processor of this memory, if it has one that ops can run on: of host memory the CPU (docs/contract.md, rule 20).
     The device's is :attr:`Hardware.compute`.
+
+    Without ``dma`` no engine copies to or from it but the device's own processor, whose ops do not go on meanwhile (rule 22).
     """
 
     name: str
@@ -47,6 +49,7 @@ class Tier:
     pin_ns: int = 0
     pin_pool: bool = False
     compute: Compute | None = None
+    dma: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +350,12 @@ class Hardware(InCells):
         )
 
     @cached_property
+    def copied_by_ops(self) -> tuple[bool, ...]:
+        """For each channel, whether the device's processor copies over it itself: one of its tiers has no DMA (rule 22)."""
+        without = {tier.name for tier in self.tiers if not tier.dma}
+        return tuple([channel.source in without or channel.destination in without for channel in self.channels])
+
+    @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
         """The channel that joins two tiers directly, by (source, destination); the fastest of several."""
         joined: dict[tuple[str, str], Channel] = {}
@@ -390,6 +399,8 @@ def _check(hardware: Hardware) -> None:
         if tier.name == hardware.device_tier and (tier.pageable or tier.pin_ns):
             label = "pageable" if tier.pageable else "pin"
             raise HardwareError("host memory is pageable or pinned, the device tier is not", where=f"{where}.{label}")
+        if tier.name == hardware.device_tier and not tier.dma:
+            raise HardwareError("it is the tier below that has no DMA: say it of that one", where=f"{where}.dma")
         if tier.compute is not None:
             if tier.name == hardware.device_tier:
                 raise HardwareError("the processor of the device tier is the compute of the profile", where=f"{where}.compute")

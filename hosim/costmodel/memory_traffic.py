@@ -20,6 +20,9 @@ from hosim.hardware import Fabric, Hardware
 
 _NS_PER_S = 10**9
 
+HELD_BYTES_PER_S = 10**30
+"""What a copy by the device's own processor takes of the bandwidth that its ops need: more than there is (docs/contract.md, rule 22)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryUse:
@@ -81,6 +84,23 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     uses = _uses_at(graph, hardware, durations, "")
     for processor in dict.fromkeys([graph.ops[i].processor for i in graph.elsewhere]):
         uses |= _uses_at(graph, hardware, durations, processor)
+    return uses
+
+
+def copy_uses(graph: Graph, hardware: Hardware, durations: Sequence[int], competes: bool) -> dict[int, MemoryUse]:
+    """The ops of a replay that copies can slow down or hold, by position.
+
+    ``competes``: those of :func:`memory_uses`. Where a tier has no DMA, all that run on the device and take longer than their launch.
+    """
+    uses = memory_uses(graph, hardware, durations) if competes else {}
+    if not any(hardware.copied_by_ops):
+        return uses
+    kernels = kernel_times_of(graph, hardware)
+    held: dict[int, MemoryUse] = {}
+    for i, op in enumerate(graph.ops):
+        launch = hardware.compute.launch_ns if op.duration_ns is None and i not in kernels else 0
+        if not op.processor and durations[i] > launch:
+            uses.setdefault(i, held.setdefault(launch, MemoryUse(launch, Fraction(0), Fraction(HELD_BYTES_PER_S, 2))))
     return uses
 
 

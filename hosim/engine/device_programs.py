@@ -10,7 +10,7 @@ from itertools import count
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import Plan
 from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
-from hosim.costmodel.memory_traffic import MemoryUse, memory_uses
+from hosim.costmodel.memory_traffic import MemoryUse, copy_uses
 from hosim.costmodel.op_time import op_durations
 from hosim.engine.compiled_plan import CompiledPlan, compile_plan
 from hosim.graph import Graph
@@ -57,7 +57,7 @@ def program_of(
     """
     graph = plan.graph
     compiled = compile_plan(plan, hardware, _durations(graph, hardware), True) if tracked else plan.derived_on(hardware, _compiled)
-    uses = graph.derived_on(hardware, _memory_uses) if competes else {}
+    uses = graph.derived_on(hardware, _uses_beside if competes else _held)
     meetings = graph.derived(meeting_ranks) if hardware.devices > 1 and exchanges is None else {}
     sent = graph.derived_on(hardware, sent_bytes)
     tells = bool(sent) or (len(graph.derived(_measured)) < len(graph.ops) if compete is None else compete)
@@ -103,9 +103,14 @@ def _compiled(plan: Plan, hardware: Hardware) -> CompiledPlan:
     return compile_plan(plan, hardware, _durations(plan.graph, hardware))
 
 
-def _memory_uses(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
-    """The ops that copies can slow down; not to be changed, as every replay has the same."""
-    return memory_uses(graph, hardware, _durations(graph, hardware))
+def _uses_beside(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
+    """The ops that copies can slow down or hold; not to be changed, as every replay has the same."""
+    return copy_uses(graph, hardware, _durations(graph, hardware), True)
+
+
+def _held(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
+    """The ops that copies can hold where they do not share the bandwidth of memories."""
+    return copy_uses(graph, hardware, _durations(graph, hardware), False)
 
 
 def _measured(graph: Graph) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import gcd
 
-from hosim.costmodel.memory_traffic import MemoryUse
+from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S, MemoryUse
+from hosim.engine.channels import ChannelQueue
 from hosim.engine.clock import NEVER
 from hosim.engine.device_meetings import DeviceCollectives
 from hosim.engine.link_groups import KEPT_RATES, Flows, LinkGroup
@@ -23,6 +24,8 @@ Ratio = tuple[int, int]
 
 NOTHING: Ratio = 0, 1
 """Of the memory's bandwidth."""
+
+_HELD, _NOT_TAKEN = Fraction(HELD_BYTES_PER_S), Fraction(0)
 
 
 class _Slowdowns(dict[MemoryUse, "Ratio | None"]):
@@ -88,7 +91,8 @@ class MemoryContention:
     """The running ops of some streams of one device, and the copies that flow in the tier that these ops use.
 
     ``uses`` are the ops that copies can slow down, ``durations`` what each op takes alone, ``touches`` says of each channel whether its
-    copies take bandwidth of the tier, and ``speeds`` are those of now. ``slowed_ns`` is what the ops of each stream, by name, take longer.
+    copies take bandwidth of the tier, ``holds`` whether they hold all ops (docs/contract.md, rule 22), and ``speeds`` are those of now.
+    ``slowed_ns`` is what the ops of each stream, by name, take longer.
     ``collectives`` are the ops that end when others let them, if there are any.
 
     ``begin(stream, i, now, duration)`` says that op ``i`` starts, which alone would take so long, and gives the instant at which it ends
@@ -105,6 +109,7 @@ class MemoryContention:
         touches: Sequence[bool],
         recorder: TimelineRecorder | None,
         collectives: DeviceCollectives | None = None,
+        holds: Sequence[bool] = (),
     ) -> None:
         self.uses = uses
         self.collectives = collectives
@@ -115,6 +120,7 @@ class MemoryContention:
         self._durations = durations
         self._streams = streams
         self._touches = touches
+        self._holds = holds or [False] * len(touches)
         self._recorder = recorder
         self.speeds = _Speeds({})
         self._known: dict[tuple[tuple[LinkGroup, Ratio], ...], _Speeds] = {(): self.speeds}
@@ -167,10 +173,16 @@ class MemoryContention:
         state = self.speeds, group, group.flows
         speeds = self._after.get(state)
         if speeds is None:
-            rates = [rate for channel, rate in group.rates() if self._touches[channel.index]]
-            speeds = self._after[state] = self._with(group, sum(rates, Fraction(0)).as_integer_ratio())
+            taken = sum([self.taken_by(channel, rate) for channel, rate in group.rates()], Fraction(0))
+            speeds = self._after[state] = self._with(group, taken.as_integer_ratio())
         if speeds is not self.speeds:
             self._change(speeds, now)
+
+    def taken_by(self, channel: ChannelQueue, rate: Fraction) -> Fraction:
+        """What a transfer that flows at this rate takes of what the ops need."""
+        if self._holds[channel.index]:
+            return _HELD
+        return rate if self._touches[channel.index] else _NOT_TAKEN
 
     def take_part(self, group: LinkGroup, rate: Ratio, now: int) -> None:
         """Of a group's transfers, those of this device take so many bytes per second from now on."""

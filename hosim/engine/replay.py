@@ -221,6 +221,7 @@ class _Replay:
         self.machine = with_memories(hardware) if self.competes else hardware
         tier = hardware.device_tier
         self.at_device = [*[tier in (c.source, c.destination) for c in hardware.channels], False]  # the last one is of collectives
+        self.holds = [*hardware.copied_by_ops, False]
         self.programs: list[DeviceProgram] = []
         for stage, plan in enumerate(plans):
             track_all = record or plan.runtime is not None or placing[0] != LEDGER
@@ -302,7 +303,7 @@ class _Replay:
                 collectives = DeviceCollectives(self.collectives, {} if self.folded else mine.meetings, *rest)
         if self.watches or collectives is not None:
             here = [stream for stream in streams if not graph.ops[stream.queue[0]].processor]
-            contention = MemoryContention(uses, program.durations, here, self.at_device, recorder, collectives)
+            contention = MemoryContention(uses, program.durations, here, self.at_device, recorder, collectives, self.holds)
         parts = self.clock, graph, program, streams, memory, recorder, runtime, contention
         device = ProcessorsReplay(*parts, hardware=hardware, uses=uses, folded=self.folded) if graph.elsewhere else DeviceReplay(*parts)
         for channel in channels:
@@ -394,8 +395,9 @@ class _Replay:
         """Tell the ops of each of several devices what its transfers of a group take of its memory."""
         found = [Fraction(0)] * len(self.devices)
         for channel, rate in group.rates():
-            if self.at_device[channel.index]:
-                found[channel.device] += rate
+            contention = self.devices[channel.device].contention
+            if contention is not None:
+                found[channel.device] += contention.taken_by(channel, rate)
         for device, taken in zip(self.devices, found, strict=True):
             if device.contention is not None:
                 device.contention.take_part(group, taken.as_integer_ratio(), now)

@@ -57,6 +57,7 @@ def of_device(
     unsure = _interval(device, plan, hardware, makespan, main) if feasible else (None, None)
     moves = whole_moves(plan, hardware.device_tier)
     timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
+    copied = zip(memory.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
         hardware=hardware.name,
@@ -72,7 +73,7 @@ def of_device(
         peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
         peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
         peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
-        channels={c.name: _channel(c, exposed[c.index], makespan) for c in memory.channels},
+        channels={c.name: _channel(c, exposed[c.index], makespan, by_ops) for c, by_ops in copied},
         plan=_counts(device, plan),
         streams=figures,
         makespan_low_ns=unsure[0],
@@ -162,7 +163,8 @@ def _of(values: Sequence[int]) -> Spread:
     return Spread(min(values), median_low(values), max(values))
 
 
-def _channel(channel: ChannelQueue, exposed: int, makespan: int) -> ChannelFigures:
+def _channel(channel: ChannelQueue, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
+    """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule 22)."""
     return ChannelFigures(
         transfers=channel.transfers,
         bytes=channel.bytes,
@@ -170,7 +172,7 @@ def _channel(channel: ChannelQueue, exposed: int, makespan: int) -> ChannelFigur
         queue_ns=channel.queue_ns,
         contention_ns=channel.contention_ns,
         exposed_ns=exposed,
-        hidden_ns=max(0, channel.busy_ns - exposed),
+        hidden_ns=0 if by_ops else max(0, channel.busy_ns - exposed),
         utilization=channel.busy_ns / makespan if makespan else 0.0,
     )
 

@@ -19,6 +19,7 @@ from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredT
 from hosim.io import reading
 from hosim.io.bounded import check_names
 from hosim.io.key_tables import (
+    FLAG,
     NAME,
     TEXT,
     Key,
@@ -121,8 +122,9 @@ def _tier(
     pageable: tuple[str, ...] = (),
     pin: PinModel | None = None,
     compute: Compute | None = None,
+    dma: bool = True,
 ) -> Tier:
-    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")), compute)
+    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")), compute, dma)
 
 
 _TIER_COMPUTE = KeyTable(
@@ -138,7 +140,7 @@ _TIER = KeyTable(
     """A memory. The default ``scope`` is ``device`` for the device tier and ``host`` for the others.
 
 ``pageable`` lists the kinds of tensors in pageable memory (by default all are pinned); ``pin`` is the cost of pinning. ``compute`` is the
-processor of the memory, if ops can run on it.
+processor of the memory, if ops can run on it. Without ``dma`` the device's processor copies itself, and its ops stand still meanwhile.
     """,
     _tier,
     Key("capacity", SIZE, get=attrgetter("capacity_bytes")),
@@ -147,6 +149,7 @@ processor of the memory, if ops can run on it.
     Key("pageable", several(NAME), brief=True),
     Key("pin", Kind(PinModel), get=_pin, brief=True),
     Key("compute", _optional(_TIER_COMPUTE), brief=True),
+    Key("dma", FLAG, brief=True),
     note("source"),
 )
 

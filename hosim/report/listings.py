@@ -139,6 +139,8 @@ def _uneven(hw: Hardware) -> list[str]:
         parts = [f"pageable for {', '.join(tier.pageable)}"] if tier.pageable else []
         if tier.pin_ns:
             parts.append(f"{human_time(tier.pin_ns)} to pin a tensor, {'from' if tier.pin_pool else 'without'} a pool")
+        if not tier.dma:
+            parts.append("without DMA: ops stand still while copies flow")
         lines += [f"{tier.name}: {'; '.join(parts)}"] if parts else []
     return lines
 

@@ -539,6 +539,17 @@ class NaiveReplay:
                 kept = 1 - (1 - Fraction(str(compute.beside_copies))) * (1 - 2 * written)
                 left = max(own, whole * Fraction(str(compute.efficiency))) * kept - taken
                 self.speed[i] = max(Fraction(0), min(Fraction(1), left / own)) if taken else Fraction(1)
+            else:
+                self.speed[i] = Fraction(1)
+            if self.pace(i) is None and not self.ops[i].processor and self.copies_itself():
+                self.speed[i] = Fraction(0)
+
+    def without_dma(self, channel):
+        return not (self.tier(channel.source).dma and self.tier(channel.destination).dma)
+
+    def copies_itself(self):
+        """Whether bytes of this device flow to or from a tier without DMA (rule 22)."""
+        return any(x.rate for x in self.moving() if self.without_dma(x.channel))
 
     def own_rate(self, x):
         """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and what pageable memory does."""
@@ -653,13 +664,13 @@ class NaiveReplay:
                 "queue_ns": sum(x.start - x.issue for x in begun),
                 "contention_ns": sum(x.end - x.start - alone[id(x)] for x in begun if x.end is not None),
                 "exposed_ns": self.exposed[c.name],
-                "hidden_ns": max(0, self.busy_channel[c.name] - self.exposed[c.name]),
+                "hidden_ns": 0 if self.without_dma(c) else max(0, self.busy_channel[c.name] - self.exposed[c.name]),
             }
         return {
             "error": self.error,
             "makespan_ns": None if self.error else makespan,
             "busy_ns": {s: self.busy(s) for s in self.streams} if not self.error else None,
-            "slowed_ns": self.longer() if self.models_sharing() and not self.error else None,
+            "slowed_ns": self.longer() if not self.error and (self.models_sharing() or self.longer()) else None,
             "peers_ns": self.waited() if self.meets() and not self.error else None,
             "stall_ns": self.stalls if not self.error else None,
             "drain_ns": {s: makespan - self.free_since(s) for s in self.streams} if not self.error else None,

@@ -52,7 +52,9 @@ def _check_device(plan: Plan, hardware: Hardware, result: Result, device: int, e
     if result.timeline is None:
         raise InputError("expected a result with its timeline: replay with record=True")
     if result.slowed_ns is not None:
-        return _check_timeline(plan, with_memories(hardware), result, result.timeline, device, every)
+        found = _check_timeline(plan, with_memories(hardware), result, result.timeline, device, every)
+        if not found or all(tier.dma for tier in hardware.tiers):
+            return found  # without DMA ops are held though copies do not share the memories
     found = _check_timeline(plan, hardware, result, result.timeline, device, every)
     if found and any(op.bytes_accessed for op in plan.graph.ops):  # copies may share the memories though they slowed nothing down
         found = _check_timeline(plan, with_memories(hardware), result, result.timeline, device, every)
@@ -107,6 +109,9 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
     moving = {
         tier.name: [(x.start_ns, x.end_ns) for x in timeline.transfers if tier.name in ends.get(x.channel, ())] for tier in hardware.tiers
     }
+    held = [
+        (x.start_ns, x.end_ns) for x in timeline.transfers if any(not tier.dma and tier.name in ends[x.channel] for tier in hardware.tiers)
+    ]
     lines = [one.timeline for one in every if one.timeline is not None]
     crossed = {name for fabric in hardware.fabrics if fabric.collectives for name in fabric.channels}
     crossing = [(x.start_ns, x.end_ns) for line in lines for x in line.transfers if x.channel in crossed]
@@ -127,7 +132,7 @@ def _ops(plan: Plan, hardware: Hardware, result: Result, timeline: Timeline, dev
         waited += since - start
         longer = end - since - duration
         slowed += longer
-        here = moving[op.processor or hardware.device_tier]
+        here = moving[op.processor or hardware.device_tier] + ([] if op.processor else held)
         others = here if i not in paced else [*crossing, *(span for (d, j), span in paced_spans.items() if (d, j) != (device, i))]
         beside = result.slowed_ns is not None and longer > 0 and any(begin < end and since < stop for begin, stop in others)
         if start < 0 or (longer and not beside):

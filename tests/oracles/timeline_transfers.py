@@ -28,7 +28,8 @@ def check_transfers(plan: Plan, hardware: Hardware, result: Result, timeline: Ti
     for channel in hardware.channels:
         yield from () if drawn else _times(plan, hardware, channel, by_channel[channel.name], timeline)
         yield from _queue(plan, channel, by_channel[channel.name])
-        yield from _figures(channel, by_channel[channel.name], result)
+        dma = all(tier.dma for tier in hardware.tiers if tier.name in (channel.source, channel.destination))
+        yield from _figures(channel, dma, by_channel[channel.name], result)
     shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
     for name, bandwidth, members in [*shared, *((f.name, f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics)]:
         yield from () if drawn else check_bandwidth(hardware, name, bandwidth, [x for member in members for x in by_channel[member]])
@@ -184,8 +185,8 @@ def check_bandwidth(hardware: Hardware, name: str, bandwidth: int, transfers: li
         end, size = max(end, stop), size + amount
 
 
-def _figures(channel: Channel, transfers: list[Transfer], result: Result) -> Iterator[Finding]:
-    """The channel's figures are the sums over its transfers."""
+def _figures(channel: Channel, dma: bool, transfers: list[Transfer], result: Result) -> Iterator[Finding]:
+    """The channel's figures are the sums over its transfers; without DMA nothing of them is hidden."""
     figures = result.channels.get(channel.name)
     if figures is None:
         yield Finding("figures", f"the result has no channel {channel.name}")
@@ -198,7 +199,7 @@ def _figures(channel: Channel, transfers: list[Transfer], result: Result) -> Ite
         queue_ns=sum(x.start_ns - x.issue_ns for x in transfers),
         contention_ns=sum(x.contention_ns for x in transfers),
         exposed_ns=figures.exposed_ns,
-        hidden_ns=max(0, busy - figures.exposed_ns),
+        hidden_ns=max(0, busy - figures.exposed_ns) if dma else 0,
         utilization=busy / result.makespan_ns if result.makespan_ns else 0.0,
     )
     if figures != expected:

@@ -42,14 +42,17 @@ def agrees(problem: Problem, budget: int, cost: tuple[int, int, int], made: Choi
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-@pytest.mark.parametrize("of", ["alone", "shared", "modelled", "uneven", "devices"])
+@pytest.mark.parametrize("of", ["alone", "shared", "modelled", "uneven", "devices", "without dma"])
 @settings(max_examples=20)
 @given(data=st.data())
 def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject) -> None:
     drawn = data.draw(hardware(fabrics=of != "alone", uneven=of == "uneven"))
     drawn = replace(drawn, chunk_bytes=2**26)
-    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers], measured=of in ("alone", "shared")))
+    measured = data.draw(st.booleans()) if of == "without dma" else of in ("alone", "shared")
+    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers], measured=measured))
     drawn = sized(drawn, graph)
+    if of == "without dma":
+        drawn = replace(drawn, tiers=tuple(replace(tier, dma=tier.name != "ddr") for tier in drawn.tiers))
     problem = analyse(graph, data.draw(several(drawn)) if of == "devices" else drawn)
     if any(tier not in {b.name for b in problem.below} for tier in problem.starts_below.values()):
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from hosim.analysis.happens_before import HappensBefore
-from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, machine_of_copies, memory_uses
+from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, copy_uses, machine_of_copies
 from hosim.engine.compiled_graph import compile_graph
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.hyperoffload.simulated_moves import SimulatedMoves
@@ -49,7 +49,7 @@ class StepModel:
         self.engines = [c.engines for c in machine.channels]
         self.latencies = [c.latency_ns for c in machine.channels]
         competes = graph.derived(copies_compete)
-        self.uses: Mapping[int, MemoryUse] = memory_uses(graph, hardware, problem.durations) if competes else {}
+        self.uses: Mapping[int, MemoryUse] = copy_uses(graph, hardware, problem.durations, competes)
         self.tiers = list(tiers)
         self.pins = [hardware.tiers[hardware.tier_index[name]].pin_ns > 0 for name in tiers]
         self.pooled = [hardware.tiers[hardware.tier_index[name]].pin_pool for name in tiers]

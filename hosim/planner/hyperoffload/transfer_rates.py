@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from hosim.costmodel.fair_sharing import NS_PER_S, Link, max_min_rates
+from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S
 from hosim.costmodel.transfer_time import is_pageable, pin_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -113,9 +114,15 @@ class TransferRates:
                 }
             flows = [(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in key]
             rates = tuple([_whole(rate) for rate in max_min_rates(flows, carried)])
-            taken = sum([rate for k, rate in zip(key, rates, strict=True) if self._at_device[self.classes[k][0]]])
+            taken = sum([self._taken_by(self.classes[k][0], rate) for k, rate in zip(key, rates, strict=True)])
             known = self._known[key] = rates, taken
         return known
+
+    def _taken_by(self, channel: int, rate: Rate) -> Rate:
+        """What a transfer that flows at this rate takes of what the ops need (docs/contract.md, rules 13 and 22)."""
+        if self._hardware.copied_by_ops[channel]:
+            return HELD_BYTES_PER_S
+        return rate if self._at_device[channel] else 0
 
     def pinning_ns(self, t: int, tier: str) -> int:
         """Nanoseconds to pin a tensor's bytes in a tier, if no pool has them."""
