@@ -32,7 +32,7 @@ from doc_pages import LONG, PAGES, ROOT, Block, anchors, blocks, commands, inlin
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.io import load_workload
+from hosim.io import load_hardware, load_workload
 from hosim.io.cases_file import load_cases
 from hosim.io.schemas import schema
 from hosim.policies import registry
@@ -359,7 +359,9 @@ def test_the_result_on_the_formats_page_is_that_of_its_plan(examples: Path) -> N
 
 
 def test_the_other_examples_on_the_formats_page_load(examples: Path) -> None:
-    assert set(FORMATS) == {"toy.json", "toy.yaml", "plan.json", "result.json", "my-training-step.yaml", "routing.json", "hosim.toml"}
+    examples_of = {"toy.json", "toy.yaml", "plan.json", "result.json", "my-training-step.yaml", "routing.json", "hosim.toml"}
+    assert set(FORMATS) == {*examples_of, "two-sockets.yaml"}
+    assert load_hardware(examples / "two-sockets.yaml").channel_between["ddr-far", "hbm"].name == "far_h2d"
     assert len(load_workload(examples / "my-training-step.yaml").ops) > 100
     jsonschema.Draft202012Validator(schema("routing")).validate(json.loads(FORMATS["routing.json"]))
     cases = load_cases(examples / "hosim.toml")

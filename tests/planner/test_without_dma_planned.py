@@ -27,7 +27,7 @@ def graph() -> hosim.Graph:
 
 
 def test_the_fewest_bytes_move_where_copies_cost_their_time() -> None:
-    """Either of the two makes room, and comes back beside f3, which hides it. Without DMA each byte costs its nanosecond: 10 B are 10 ns."""
+    """Either of the two makes room, and comes back beside f3, which hides it. Without DMA 10 B cost their 10 ns."""
     held = hosim.replay(hosim.plan(graph(), machine(False)), machine(False))
     assert (held.makespan_ns, (held.slowed_ns or 0) + held.stall_ns["transfer"] + held.drain_ns) == (1400 + 10, 10)
     assert sum(channel.bytes for channel in held.channels.values()) == 10
