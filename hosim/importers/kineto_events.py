@@ -48,6 +48,8 @@ class DeviceOp:
     registers: int | None = None
     shared_bytes: int | None = None
     collective: Collective | None = None
+    migration: bool = False
+    """Whether this is no copy that a program asked for, but pages of managed memory that follow whoever touches them."""
 
     @property
     def duration_ns(self) -> int:

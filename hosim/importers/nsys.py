@@ -38,6 +38,7 @@ _TABLES = (_KERNEL, _COPY, _MEMSET, _CALLS, _SYNCS, _EVENTS, _MEMORY, _STRINGS, 
 _MEMORY_KINDS = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
 _SIDES = {"h": "host", "d": "device", "a": "array", "m": "managed", "?": "unknown"}
 _COPY_KINDS = ("??", "hd", "dh", "ha", "ah", "aa", "ad", "da", "dd", "hh", "dd", "md", "dm", "dd")
+_MIGRATIONS = (11, 12, 13)  # pages that the driver moves when somebody touches them
 _SYNC_NAMES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _EVENT_SYNC, _STREAM_WAIT = 1, 2
 _RANGE_TYPES = (59, 60)  # push and pop, start and end
@@ -131,9 +132,12 @@ class _Export:
             start, end, device, stream, size, kind, correlation, source_kind, target_kind = row
             ends = [_SIDES[side] for side in dict(enumerate(_COPY_KINDS)).get(_whole(kind), "??")]
             source, target = (_end(end_, memory) for end_, memory in zip(ends, (source_kind, target_kind), strict=True))
-            name = f"Memcpy {_letter(ends[0])}to{_letter(ends[1])} ({source.capitalize()} -> {target.capitalize()})"
+            migration = kind in _MIGRATIONS
+            what = "Migration of managed memory," if migration else "Memcpy"
+            name = f"{what} {_letter(ends[0])}to{_letter(ends[1])} ({source.capitalize()} -> {target.capitalize()})"
             where, times = _ids(device, stream), _times(_COPY, start, end)
-            yield DeviceOp("copy", name, *where, *times, _number(correlation), None, _whole(size), source, target)
+            op = DeviceOp("copy", name, *where, *times, _number(correlation), None, _whole(size), source, target)
+            yield replace(op, migration=migration)
 
     def _memsets(self) -> Iterator[DeviceOp]:
         for row in self._rows(_MEMSET, ("start", "end", "deviceId", "streamId", "bytes"), ("correlationId",)):

@@ -105,7 +105,10 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
                 "shapes"
             )
     if not ways and gap is None and not works:
-        raise InputError("nothing to calibrate from: no copy to or from the host, no queued launches, no shapes", source=measured.names[0])
+        why = "".join(f"; {line}" for line in missing if line.startswith("channels: "))
+        raise InputError(
+            f"nothing to calibrate from: no copy to or from the host, no queued launches, no shapes{why}", source=measured.names[0]
+        )
     both = _both(measured)
     name = base.name if base else None
     return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing), kernels)
@@ -119,6 +122,11 @@ def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str]
     names = [trace.name for trace in measured.traces if copies_of(trace.ops)]
     ways = fit_ways(copies, names)
     ends = [(direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")]
+    moved = sum(op.migration for trace in measured.traces for op in trace.ops)
+    if moved:
+        missing.append(
+            f"channels: {counted(moved, 'migration')} of managed memory by page faults, which are no copies that a plan asks for"
+        )
     missing += [f"channel {end[0]}, {end[1]} memory: no such copy was recorded" for end in ends if end not in ways]
     for way in ways.values():
         what = f"{way.direction}, {way.memory} memory"

@@ -16,6 +16,7 @@ from hosim.validate.structure import Structure
 
 Cause = Literal[
     "launched before the recording began",
+    "migrations of managed memory by page faults, which no call launches",
     "edges inside a CUDA graph unknown",
     "a collective that waits for other ranks",
     "a host gap without cause",
@@ -101,6 +102,8 @@ class _Causes:
         """The cause of an op's delay."""
         trace, late = self._built.trace, self._found.ops[i]
         op = trace.ops[i]
+        if op.migration:
+            return "migrations of managed memory by page faults, which no call launches"
         if op.call is None:
             return "launched before the recording began"
         call = trace.calls[op.call]

@@ -15,9 +15,12 @@ from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import DeviceInfo, DeviceOp, HostCall, SyncRecord
 from hosim.importers.nsys import is_nsys, read_nsys
 from hosim.importers.sqlite_tables import plain_tables
+from hosim.validate.calibration import calibrate
+from hosim.validate.measurements import Measurements
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import structure
+from hosim.validate.validation import validate
 
 
 def kernel(start, end, correlation=1, stream=7, device=0, name="gemm"):
@@ -161,6 +164,31 @@ def test_copies_say_direction_and_kind_of_memory(tmp_path):
         ("h2h", "unknown", "unknown"),
     ]
     assert trace.ops[0].name == "Memcpy HtoD (Pageable -> Device)"
+    assert [op.name for op in trace.ops if op.migration] == [
+        "Migration of managed memory, HtoD (Managed -> Device)",
+        "Migration of managed memory, DtoH (Device -> Managed)",
+    ]
+
+
+def test_migrations_by_page_faults_are_named_and_fit_no_channel(tmp_path):
+    """Nobody launches them: a recording is not said to begin late because of them, and a profile gets no channel of them."""
+    export = Export(tmp_path / "x.sqlite")
+    moves = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": export.process, "bytes": 1 << 20, "srcKind": 4, "dstKind": 4}
+    for at in range(1, 21):
+        export.call(call("cudaLaunchKernel", 1000 * at, 1000 * at + 3, at))
+        export.op(kernel(1000 * at + 10, 1000 * at + 200, at))
+        start = 1000 * at + 90_000
+        export.add("CUPTI_ACTIVITY_KIND_MEMCPY", **moves, start=start, end=start + 500, correlationId=0, copyKind=11 + at % 2)
+    for at, size in ((1, 1 << 20), (2, 1 << 21)):
+        times = {"start": 30_000 * at, "end": 30_000 * at + size // 100, "correlationId": 100 + at}
+        export.add("CUPTI_ACTIVITY_KIND_MEMCPY", **{**moves, **times, "bytes": size, "copyKind": 1, "srcKind": 1, "dstKind": 2})
+    trace = read_nsys(export.close())
+    verdict = validate(tmp_path / "x.sqlite").verdict
+    causes = [span.cause for span in verdict.spans]
+    assert "migrations of managed memory by page faults, which no call launches" in causes
+    fitted = calibrate(Measurements((trace,), ()))
+    assert list(fitted.ways) == [("h2d", "pinned")]
+    assert "channels: 20 migrations of managed memory by page faults, which are no copies that a plan asks for" in fitted.missing
 
 
 def test_every_field_of_an_export(tmp_path):
