@@ -18,6 +18,9 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = []
     if data["channels"]:
         parts.append(_channels(data))
+    for way in data["channels"]:
+        total = f"{_figure(way['total_ns'], human_time)} in total by the fit, {human_time(way['recorded_ns'])} recorded"
+        parts.append(paragraph(f"{way['direction']}, {way['memory']} memory: {total}", space=True))
     launch = data["launch"]
     if launch["launch_ns"] is not None:
         gap = launch["gap_ns"]

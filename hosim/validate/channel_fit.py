@@ -1,7 +1,8 @@
 """Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host memory, with a curve by size if needed.
 
 Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of simultaneous directions is not fitted.
-The fit uses all copies to and from the host of a trace, and every repeat of a bandwidth sweep.
+The fit uses all copies to and from the host of a trace, and every repeat of a bandwidth sweep. A line through most copies passes by those
+that took long; a plan pays for them as well. So the whole fit is stretched until its copies take as long together as they did.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from hosim.importers.kineto_events import DeviceOp
-from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_line, inverse, spread
+from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_line, fit_share, inverse, spread
 
 _SIZES = 4
 """The least number of sizes for a curve, ..."""
@@ -46,7 +47,8 @@ class ChannelFit:
     """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
 
     ``latency`` is ``None`` if all copies had one size. ``curve`` has (bytes, ns beyond the latency) of the measured sizes, ascending; empty
-    if there are too few. ``residuals`` are those of the fit on its own samples.
+    if there are too few. ``residuals`` are those of the fit on its own samples. ``total`` is the time of all copies by the fit, with an
+    interval; ``recorded_ns`` is what they took.
     """
 
     direction: str
@@ -58,7 +60,9 @@ class ChannelFit:
     curve: tuple[tuple[int, float], ...]
     residuals: ErrorSpread
     sizes: tuple[int, int]
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...]
+    recorded_ns: int
+    total: Figure
 
     @property
     def tells_bandwidth(self) -> bool:
@@ -89,6 +93,8 @@ class ChannelFit:
             "smallest_bytes": self.sizes[0],
             "largest_bytes": self.sizes[1],
             "residuals": self.residuals.to_dict(),
+            "recorded_ns": self.recorded_ns,
+            "total_ns": self.total.to_dict(),
             "sources": list(self.sources),
         }
 
@@ -114,15 +120,34 @@ def fit_ways(copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()) -> Map
 def _fit(way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[str, ...]) -> ChannelFit:
     sizes, times = [c.size_bytes for c in copies], [c.time_ns for c in copies]
     latency, time = fit_line(sizes, times)
-    bandwidth = inverse(time, 1e9)
     base, byte = latency.value, time.value
     curve: tuple[tuple[int, float], ...] = ()
     points = _points(sizes, times)
     if len(points) >= _SIZES and points[-1][0] >= _RANGE * points[0][0]:
         base, byte, curve = _bent(points, base, byte)
     known = None if len(set(sizes)) == 1 else latency
-    fitted = ChannelFit(*way, bandwidth, known, base, byte, curve, spread((), ()), (min(sizes), max(sizes)), sources)
+    ends, taken = (min(sizes), max(sizes)), sum(times)
+    fitted = ChannelFit(*way, inverse(time, 1e9), known, base, byte, curve, spread((), ()), ends, sources, taken, Figure(0, 0, 0, 0))
+    fitted = _stretched(fitted, time, fit_share([fitted.predict(size) for size in sizes], times))
     return replace(fitted, residuals=spread(times, [fitted.predict(size) for size in sizes], clock_tick(times)))
+
+
+def _stretched(fitted: ChannelFit, time: Figure, share: Figure) -> ChannelFit:
+    """The fit with all of its times longer by a factor, whose uncertainty is added to theirs; ``time`` is that of a byte."""
+    by = share.value
+    return replace(
+        fitted,
+        bandwidth=inverse(_product(time, share), 1e9),
+        latency=None if fitted.latency is None else _product(fitted.latency, share),
+        base_ns=fitted.base_ns * by,
+        byte_ns=fitted.byte_ns * by,
+        curve=tuple((size, time_ns * by) for size, time_ns in fitted.curve),
+        total=Figure(fitted.recorded_ns, fitted.recorded_ns * share.low / by, fitted.recorded_ns * share.high / by, share.samples),
+    )
+
+
+def _product(a: Figure, b: Figure) -> Figure:
+    return Figure(a.value * b.value, a.low * b.low, a.high * b.high, a.samples)
 
 
 def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float, int]]:

@@ -110,6 +110,18 @@ def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) 
     return figure(best, drawn[:, 1], len(size))
 
 
+def fit_share(predicted: Sequence[float], times_ns: Sequence[int]) -> Figure:
+    """All measured time over all that was predicted; 1 if either is nothing."""
+    import numpy as np
+
+    found, time = np.asarray(predicted, float), np.asarray(times_ns, float)
+    if not found.sum() > 0 or not time.sum() > 0:
+        return Figure(1, 1, 1, len(time))
+    weights = draws(len(time))
+    weights = weights[weights @ found > 0]
+    return figure(float(time.sum() / found.sum()), (weights @ time) / (weights @ found), len(time))
+
+
 def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
     """The same fit for each row of sample weights, by repeated weighted least squares: the loss is convex, it ends where scipy's does."""
     import numpy as np

@@ -152,6 +152,8 @@ CHANNELS: list[dict[str, Any]] = [
         "bandwidth_bytes_per_s": fitted(25e9, 24e9, 26e9, 1042),
         "latency_ns": fitted(9000, 8000, 11000, 1042),
         "residuals": {"median": 0.011, "p95": 0.052},
+        "total_ns": fitted(2_000_000, 1_900_000, 2_300_000, 1042),
+        "recorded_ns": 2_000_000,
     },
     {
         "direction": "d2h",
@@ -161,6 +163,8 @@ CHANNELS: list[dict[str, Any]] = [
         "bandwidth_bytes_per_s": fitted(3e9, 3e9, 3e9, 17),
         "latency_ns": None,
         "residuals": {"median": None, "p95": 0.3},
+        "total_ns": fitted(30_000, 30_000, 30_000, 17),
+        "recorded_ns": 31_000,
     },
 ]
 EFFICIENCY: list[dict[str, Any]] = [
@@ -220,6 +224,8 @@ def test_a_calibration() -> None:
         " ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────",
         " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 us (8.00 us to 11.0 us)         1.1 %   5.2 %",
         " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s                             -             -  30.0 %",
+        "h2d, pinned memory: 2.00 ms (1.90 ms to 2.30 ms) in total by the fit, 2.00 ms recorded",
+        "d2h, pageable memory: 30.0 us in total by the fit, 31.0 us recorded",
         "launch of an op: 7.10 us, of which 1.90 us (1.70 us to 2.30 us) (n=1,013) between ops",
         "a launch occupies the host for 4.30 us (4.10 us to 4.70 us) (n=1,011)",
         "Efficiency, against h100",

@@ -159,7 +159,21 @@ def figure(value: float, samples: int = 9) -> Figure:
 def way(direction: str, memory: str, bandwidth: float, latency: float | None = 5000.0, **given: Any) -> ChannelFit:
     measured = figure(latency) if latency is not None else None
     errors = ErrorSpread(9, 0.01, 0.05, 9, 0.01, 0.0, 0)
-    return ChannelFit(direction, memory, figure(bandwidth), measured, latency or 0.0, 1e9 / bandwidth, (), errors, (1024, 1 << 20), **given)
+    return ChannelFit(
+        direction,
+        memory,
+        figure(bandwidth),
+        measured,
+        latency or 0.0,
+        1e9 / bandwidth,
+        (),
+        errors,
+        (1024, 1 << 20),
+        (),
+        9,
+        figure(9.0),
+        **given,
+    )
 
 
 def calibration(*ways: ChannelFit, **given: Any) -> Calibration:
@@ -275,6 +289,8 @@ def test_the_time_of_a_copy_between_measured_sizes() -> None:
         "smallest_bytes": 1024,
         "largest_bytes": 1 << 20,
         "residuals": fit.residuals.to_dict(),
+        "recorded_ns": 9,
+        "total_ns": fit.total.to_dict(),
         "sources": [],
     }
 
