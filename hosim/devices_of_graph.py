@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hosim.costmodel.collective_traffic import meeting_ranks
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -51,7 +49,7 @@ def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> 
                 where="devices",
             )
         devices = needed
-    return replace(hardware, devices=within("devices", devices, source=hardware.name, where="devices"))
+    return hardware.of_devices(within("devices", devices, source=hardware.name, where="devices"))
 
 
 def other_devices_line(graph: Graph, hardware: Hardware) -> str | None:

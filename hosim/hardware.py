@@ -306,6 +306,28 @@ class Hardware(InCells):
         """
         return {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}[scope]
 
+    def of_devices(self, devices: int) -> Hardware:
+        """The machine with so many devices: the same object each time, so that what is derived from a graph on it is kept.
+
+        Parameters
+        ----------
+        devices
+            Their number.
+
+        Returns
+        -------
+        Hardware
+            The machine.
+        """
+        if devices == self.devices:
+            return self
+        known: dict[int, Hardware] = self._of_devices
+        return known.setdefault(devices, replace(self, devices=devices))
+
+    @cached_property
+    def _of_devices(self) -> dict[int, Hardware]:
+        return {}
+
     @cached_property
     def fair_share(self) -> Hardware:
         """The machine of one device while all others do the same: what they share is divided among them, rounded down."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hosim.costmodel.guessed_collectives import guessed_collectives_line
+from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -61,7 +62,7 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
 
 
 def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
-    lines = {"devices": other_devices_line(graph, machine), "guessed": guessed_collectives_line(graph, machine)}
+    lines = {"base": base_line(graph), "devices": other_devices_line(graph, machine), "guessed": guessed_collectives_line(graph, machine)}
     return tuple([Note(about, line) for about, line in lines.items() if line is not None])
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hosim.analysis.critical_path import critical_path
-from hosim.analysis.liveness import static_peak
-from hosim.costmodel.op_time import op_durations
 from hosim.graph import Graph
-from hosim.hardware import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +24,24 @@ class NoOffload:
 
 
 def no_offload(
-    graph: Graph, hardware: Hardware, budget_bytes: int, fastest_ns: int | None, least_ns: int | None = None
+    graph: Graph, resident_ns: int, resident_bytes: int, budget_bytes: int, fastest_ns: int | None, least_ns: int | None = None
 ) -> NoOffload | None:
     """Why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the fastest plan found by a planner.
+
+    ``resident_ns`` and ``resident_bytes`` are the makespan and the peak of the replay with everything resident.
 
     It is where the peak with everything resident is within the budget. And it is where offloading takes more of the time of devices than
     not to: where the fastest plan takes longer than the devices that would hold everything take together, if each takes as long as one
     device with everything resident. As many devices that divide the work take no more than that. So must what a plan takes that moves
-    tensors in parts, ``least_ns`` (:func:`hosim.analysis.strongest_rival.least_in_parts`). On several streams, which may hold more at a
-    time than in their listed order, all tensors have to fit together.
+    tensors in parts, ``least_ns`` (:func:`hosim.analysis.strongest_rival.least_in_parts`).
     """
     if graph.elsewhere:
         return None  # such a step moves tensors in any case
-    peak = static_peak(graph).bytes if len(graph.streams) <= 1 else sum([tensor.size_bytes for tensor in graph.tensors])
-    if not graph.ops or not budget_bytes or not peak:
+    if not graph.ops or not budget_bytes or not resident_bytes:
         return None
-    resident_ns = critical_path(graph, op_durations(graph, hardware)).length_ns
-    devices = -(-peak // budget_bytes)
+    devices = -(-resident_bytes // budget_bytes)
     if devices == 1:
-        return NoOffload("fits", resident_ns, peak, 1, fastest_ns)
+        return NoOffload("fits", resident_ns, resident_bytes, 1, fastest_ns)
     times = [ns for ns in (fastest_ns, least_ns) if ns is not None]
     slow = fastest_ns is not None and min(times) > devices * resident_ns
-    return NoOffload("link", resident_ns, peak, devices, fastest_ns) if slow else None
+    return NoOffload("link", resident_ns, resident_bytes, devices, fastest_ns) if slow else None

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hosim.analysis.budget import parse_budget
 from hosim.devices_of_graph import on_devices
+from hosim.engine.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

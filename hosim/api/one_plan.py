@@ -11,11 +11,11 @@ from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine_of, question, whole
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import AnyPolicy
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def replay(
         reserve_bytes=reserve_bytes,
         compete=compete,
     )
-    result = replace(result, ideal_ns=ideal_ns(plan.workload, profile), replayed=(plan, profile))
+    result = replace(result, ideal_ns=resident_step(plan.workload, profile).makespan_ns, replayed=(plan, profile))
     return result.bounded_by(
         lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )

@@ -115,6 +115,7 @@ def compare_policies(
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import fastest_with_ours, least_in_parts
     from hosim.devices_of_graph import on_devices
+    from hosim.engine.resident_step import resident_step
     from hosim.study.compare import compare
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
 
@@ -153,13 +154,14 @@ def compare_policies(
             jitter=jitter,
             record=html is not None,
         )
-    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results), least_in_parts(results))
+    alone = resident_step(graph, machine)
+    moved = fastest_with_ours(results), least_in_parts(results)
+    answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if plot is not None:
         from hosim.report.study_figures import comparison_figure
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
     if html is not None or not json:
-        from hosim.analysis.liveness import static_peak
         from hosim.report import device_table as spread
         from hosim.report import routing_table as routing_tables
         from hosim.report import tables
@@ -169,7 +171,7 @@ def compare_policies(
         shown: list[RenderableType] = []
         if answer is not None:
             shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
-        shown.append(tables.comparison(graph, machine, static_peak(graph).breakdown, results))
+        shown.append(tables.comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
             shown.append(spread.devices(results, machine))
         if routing is not None or predictions:

@@ -65,6 +65,7 @@ def plan(
     from hosim.cache_plan import counted_cache_ops
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
+    from hosim.engine.resident_step import resident_step
     from hosim.io import save_plan
     from hosim.plain_text import counted
     from hosim.report.offload_verdicts import no_offload_sentence
@@ -99,7 +100,9 @@ def plan(
     for line in replayed.notes:
         note(line)
     results = [replayed] if made.policy in NO_RIVALS else []
-    answer = no_offload(graph, machine, budget_bytes, fastest_with_ours(results), least_in_parts(results))
+    alone = resident_step(graph, machine)
+    moved = fastest_with_ours(results), least_in_parts(results)
+    answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if answer is not None:
         note(no_offload_sentence(answer, budget_bytes))
     if output is not None:

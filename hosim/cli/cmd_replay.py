@@ -80,9 +80,9 @@ def replay(
 
     from hosim.analysis.verifier import verify
     from hosim.devices_of_graph import on_devices
+    from hosim.engine.resident_step import resident_step
     from hosim.io import check_tiers, load_plan
     from hosim.study import run_policy
-    from hosim.study.ideal import ideal_ns
 
     if plot is not None:
         from hosim.report.figures import image_kind
@@ -103,7 +103,7 @@ def replay(
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     with progress("replaying"):
         result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
-        result = replace(result, ideal_ns=ideal_ns(graph, machine))
+        result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
         from hosim.report.replay_figures import replay_figure
 
@@ -121,11 +121,10 @@ def replay(
         write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
     if html is not None or not json:
-        from hosim.analysis.liveness import static_peak
         from hosim.report import device_table as spread
         from hosim.report import tables
 
-        shown = [tables.replay(graph, machine, static_peak(graph).breakdown, result)]
+        shown = [tables.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
         if machine.devices > 1:
             shown.append(spread.devices([result], machine))
         if html is not None:

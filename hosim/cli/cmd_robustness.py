@@ -55,9 +55,9 @@ def robustness(
     ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.
     """
     from hosim.devices_of_graph import on_devices
+    from hosim.engine.resident_step import resident_step
     from hosim.jitter import Jitter
     from hosim.report import robustness_table as report
-    from hosim.study.ideal import ideal_ns
     from hosim.study.robustness import failures, percentiles
     from hosim.study.robustness import robustness as drawn
 
@@ -71,7 +71,7 @@ def robustness(
     with progress() as tell:
         frame = drawn(graph, machine, choices, budget_bytes, jitter, runs, tell, order)
         figures, failed = percentiles(frame), failures(frame)
-        alone_ns = ideal_ns(graph, machine)
+        alone_ns = resident_step(graph, machine).makespan_ns
     if json:
         print_json(report.to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order))
     else:

@@ -227,7 +227,7 @@ def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | Non
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if that is less than asked for."""
-    from hosim.analysis.budget import parse_budget
+    from hosim.engine.budget import parse_budget
     from hosim.units import human_size
 
     wanted, allowed = parse_budget(text, graph, hardware)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
 from hosim.engine import replay
+from hosim.engine.budget import parse_budget
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware

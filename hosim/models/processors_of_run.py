@@ -13,6 +13,9 @@ from hosim.models.config import Layered, Run
 _HOMES = {"optimizer_on": "states_home", "experts_on": "experts_home", "attention_on": "cache_home"}
 """The home of what only the ops of another processor read, which is by default its tier."""
 
+PROCESSORS = tuple(_HOMES)
+"""The parameters of a run that place ops on the processor of a tier."""
+
 
 def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
     """The run with the homes that its processors imply. Raises :class:`InputError` for parts that the phase or the model does not have.

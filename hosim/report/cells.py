@@ -10,8 +10,8 @@ from html import escape
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.policy import Policy
@@ -76,7 +76,7 @@ def _of_result(result: Result) -> str:
     if result.replayed is None:
         return _joined([page.paragraph(repr(result)), *_parts(_figures(result))])
     replayed, hardware = result.replayed
-    resident = static_peak(replayed.workload).breakdown
+    resident = resident_step(replayed.workload, hardware).breakdown
     parts = list(_parts(tables.replay(replayed.workload, hardware, resident, result)))
     if result.timeline is not None:
         parts.append(page.picture(replay_figure(replayed.graph, hardware, result), "Timeline, memory and channels"))

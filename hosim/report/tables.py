@@ -15,6 +15,7 @@ from rich.text import Text
 
 from hosim.analysis.liveness import largest_op
 from hosim.analysis.strongest_rival import OPTIMUM, OURS, strongest_rival
+from hosim.costmodel.on_the_device import base_of
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
@@ -32,7 +33,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
-    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware)]
+    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware, base_of(graph))]
     parts += [strongest(results), unproved(results), intervals(results), of_plans(results, graph, hardware), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
@@ -44,7 +45,7 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
 def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
     """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
-    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware)]
+    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware, base_of(graph))]
     parts += [intervals([result]), of_plans([result], graph, hardware), effort([result])]
     if result.feasible:
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
@@ -143,10 +144,11 @@ def _size(value: int) -> str:
     return human_size(value) if value else NOTHING
 
 
-def timing(results: Sequence[Result], hardware: Hardware) -> Table:
+def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Table:
     """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is any, and the peak of the device tier.
 
-    Where it was replayed with everything resident, the slowdown against that stands beside the bound.
+    Where it was replayed with everything resident, the slowdown against that stands beside the bound; ``base`` says which ops of that are
+    not on the device.
 
     The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have lower bounds than others.
     """
@@ -157,7 +159,7 @@ def timing(results: Sequence[Result], hardware: Hardware) -> Table:
     compared = [f"lower bound {human_time(bound)}"] if bound else []
     compared += [f"all resident {human_time(ideal)}"] if ideal else []
     title = f"Time ({', '.join(compared)})" if compared else "Time"
-    slower = ["slowdown"] if ideal else []
+    slower = [f"slowdown vs\n{base}" if base else "slowdown"] if ideal else []
     again = ["ops run\nagain"] if any(result.feasible and result.plan.get("recomputes") for result in results) else []
     moved = ["ops\nmoved"] if any(result.feasible and result.plan.get("moved_ops") for result in results) else []
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.reserved_budget import plan_against_reserved
 from hosim.study.run_policy import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
@@ -50,7 +50,7 @@ def compare(
             result = failed(graph, hardware, choice, budget_bytes, error)
             results.append(replace(result, planning_s=time.perf_counter() - begin))
         else:
-            results.append(replace(result, policy=choice.label, ideal_ns=ideal_ns(graph, hardware)))
+            results.append(replace(result, policy=choice.label, ideal_ns=resident_step(graph, hardware).makespan_ns))
             keep(choice, plan, results[-1])
     return results
 

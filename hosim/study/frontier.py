@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hosim.analysis.liveness import needed_bytes, static_peak
+from hosim.analysis.liveness import needed_bytes
+from hosim.engine.resident_step import most_needed
 from hosim.errors import InfeasibleError, InputError
 from hosim.in_cells import InCells
 from hosim.limits import within
@@ -113,7 +114,7 @@ def frontier(
         )
     within("grid_points", points + refine, source="frontier")
     graph = question.graph
-    most = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
+    most = min(question.budget_bytes, most_needed(graph, question.hardware))
     least = max(graph.derived(needed_bytes), default=1)
     probed: dict[int, Result] = {}
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hosim.analysis.liveness import needed_bytes, static_peak
+from hosim.analysis.liveness import needed_bytes
+from hosim.engine.resident_step import most_needed
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -107,7 +108,7 @@ def compare_machines(
 ) -> Machines:
     """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
 
-    ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
+    ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
     a line as well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress`` is called with what starts.
     Raises :class:`InputError` for an invalid budget and for two machines of one name, and :class:`PlanError` if the plan of one of hosim's
     own policies breaks a rule.
@@ -138,7 +139,7 @@ def _smallest_enough(question: Question, result: Result, progress: Callable[[int
     if not _is_near(result):
         return None
     graph = question.graph
-    high = min(question.budget_bytes, max(static_peak(graph).bytes, 1))
+    high = min(question.budget_bytes, most_needed(graph, question.hardware))
     step = max(1, high // STEPS)
     low = max([1, *graph.derived(needed_bytes)]) - 1  # too little for some op, whatever the plan
     enough = result

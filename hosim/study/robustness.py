@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hosim import engine
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -23,7 +24,6 @@ from hosim.nearest_rank import rank
 from hosim.notes import each_once, notes
 from hosim.result import Result
 from hosim.study.drawn_orders import drawn_order, reordered
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.rows import SLOWDOWN
 from hosim.study.run_policy import check, make_plan
@@ -107,7 +107,7 @@ def _rows(
                 raise
             yield choice.label, run, False, *_NO_FIGURES, str(error)  # streams that overtake one another may break a rule
             continue
-        yield _row(choice, run, replace(result, ideal_ns=ideal_ns(graph, hardware)), hardware)
+        yield _row(choice, run, replace(result, ideal_ns=resident_step(graph, hardware).makespan_ns), hardware)
 
 
 def _in_another_order(plan: Plan, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, seed: int) -> Plan:

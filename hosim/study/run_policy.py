@@ -8,13 +8,13 @@ from hosim import engine
 from hosim.analysis.bounded_result import bounded
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.notes import notes
 from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice
 
 
@@ -107,5 +107,5 @@ def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
         channels={},
         plan={},
         notes=tuple(map(str, notes(graph, hardware))),
-        ideal_ns=ideal_ns(graph, hardware),
+        ideal_ns=resident_step(graph, hardware).makespan_ns,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosim.analysis.liveness import static_peak
+from hosim.engine.resident_step import resident_step
 from hosim.study.axes import Value
 from hosim.study.scenario import Question
 from hosim.units import human_size, human_time
@@ -15,7 +15,7 @@ def same_everywhere(question: Question, rows: Sequence[Mapping[str, Value]]) -> 
     """Why every row has the same makespan, in a sentence, if it is that everything fits; else ``None``."""
     makespans: set[Any] = {row["makespan_ns"] for row in rows}
     budgets: set[Any] = {row["budget_bytes"] for row in rows}
-    peak = static_peak(question.graph).bytes
+    peak = resident_step(question.graph, question.hardware).peak_bytes
     if len(rows) < 2 or len(makespans) > 1 or None in makespans or None in budgets or min(budgets) < peak:
         return None
     return (

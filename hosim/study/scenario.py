@@ -16,8 +16,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from hosim.analysis.bounded_result import bounded
-from hosim.analysis.budget import parse_budget
 from hosim.devices_of_graph import DEVICES, on_devices
+from hosim.engine.budget import parse_budget
+from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -25,7 +26,6 @@ from hosim.io.reading import did_you_mean, unknown_name
 from hosim.notes import Note, notes
 from hosim.result import Result
 from hosim.study.axes import Settings, Value, as_integer, written
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
 from hosim.study.wider_channels import widened
@@ -40,7 +40,7 @@ _KEPT_GRAPHS = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers; ``budget`` is as :func:`hosim.analysis.budget.parse_budget` takes it.
+    """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
 
     ``others`` are policies that settings may name by their labels, besides those of the registry. ``devices``: how many run it, if not as
     many as the graph is for.
@@ -98,7 +98,7 @@ class Question:
         planning_s = time.perf_counter() - begin
         check(plan, self.hardware, budget)
         result = replay(plan, self.hardware, budget, bounds=False)
-        ideal = ideal_ns(self.graph, self.hardware)
+        ideal = resident_step(self.graph, self.hardware).makespan_ns
         return replace(result, policy=self.choice.label, planning_s=planning_s, ideal_ns=ideal, replayed=(plan, self.hardware))
 
 

@@ -11,12 +11,12 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay
+from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import hardware_from_dict, hardware_to_dict, workload_from_dict, workload_to_dict
 from hosim.policies import registry
-from hosim.study.ideal import ideal_ns
 
 GB = 10**9
 MACHINE = Hardware(
@@ -69,13 +69,13 @@ def test_memory_of_the_device_tier():
     assert (peak.bytes, peak.op, peak.residents) == (50, 0, (1, 0))
 
 
-def test_the_ideal_is_the_longest_chain_and_the_bound_has_the_copies_on_it():
+def test_the_base_takes_what_is_known_and_the_bound_has_the_copies_on_it():
     graph = step()
     plan = Plan(graph, cache_ops=(STORE, BACK))
-    assert ideal_ns(graph, MACHINE) == 30 + 50 + 10
+    assert resident_step(graph, MACHINE).makespan_ns == 30 + 50 + 10
     assert replay(plan, MACHINE).makespan_ns == 30 + 30 + 50 + 20 + 10
     assert lower_bound_ns(graph, op_durations(graph, MACHINE), MACHINE, None, 50) == 140
-    assert no_offload(graph, MACHINE, 100, None) is None
+    assert no_offload(graph, 90, 50, 100, None) is None
 
 
 def test_files():

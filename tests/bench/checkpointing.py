@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import geometric_mean
 
-from hosim.analysis.budget import parse_budget
 from hosim.engine import replay
+from hosim.engine.budget import parse_budget
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

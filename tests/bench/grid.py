@@ -24,8 +24,8 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from hosim.analysis.budget import parse_budget
 from hosim.analysis.strongest_rival import OURS
+from hosim.engine.budget import parse_budget
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers import load_any
 from hosim.io.hardware_file import load_hardware

@@ -6,8 +6,8 @@ from measures import cpu_seconds, least, measure
 from test_every_policy import RIVALS
 from test_every_policy import training as layers_of_ten
 
-from hosim.analysis.budget import parse_budget
 from hosim.engine import replay
+from hosim.engine.budget import parse_budget
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.spec import make

@@ -20,8 +20,8 @@ from pathlib import Path
 from measures import measure
 from random_search import search
 
-from hosim.analysis.budget import parse_budget
 from hosim.cache_plan import Plan
+from hosim.engine.budget import parse_budget
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers import load_any

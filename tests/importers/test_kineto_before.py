@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kineto_toys import KERNEL, call, device_op, memory, span, trace
 
-from hosim.analysis.budget import parse_budget
+from hosim.engine.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier

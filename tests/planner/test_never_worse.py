@@ -10,9 +10,9 @@ from quick_cases import one_in
 from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
 
-from hosim.analysis.budget import parse_budget
 from hosim.analysis.verifier import verify
 from hosim.engine import replay
+from hosim.engine.budget import parse_budget
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware

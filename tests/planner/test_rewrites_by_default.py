@@ -10,13 +10,13 @@ from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis.budget import parse_budget
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once
 from hosim.engine import replay
+from hosim.engine.budget import parse_budget
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier

@@ -9,6 +9,7 @@ from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
+from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric
@@ -17,7 +18,6 @@ from hosim.models.build import build
 from hosim.study import fit as module
 from hosim.study.axes import Axis, parse_axis
 from hosim.study.fit import fit
-from hosim.study.ideal import ideal_ns
 from hosim.study.policy_choice import parse_choice
 from hosim.study.scenario import Question
 
@@ -35,7 +35,7 @@ def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown:
             result = here.attempt()
         except Exception:
             continue
-        if result.feasible and result.makespan_ns <= slowdown * ideal_ns(here.graph, here.hardware):
+        if result.feasible and result.makespan_ns <= slowdown * resident_step(here.graph, here.hardware).makespan_ns:
             found.append(value)
     return found
 

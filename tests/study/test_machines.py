@@ -11,12 +11,12 @@ import hosim
 from hosim.analysis.liveness import static_peak
 from hosim.api.inputs import machine
 from hosim.cache_plan import Plan
+from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report.machines_table import machines as machines_table
 from hosim.study.frontier import attempt
-from hosim.study.ideal import ideal_ns
 from hosim.study.machines import COLUMNS, NEAR, STEPS, compare_machines, rows
 from hosim.study.policy_choice import as_choice, parse_choice, parse_choices
 from hosim.study.scenario import Question
@@ -43,7 +43,7 @@ def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> Non
         near = [
             budget
             for budget, result in results.items()
-            if result.feasible and result.makespan_ns <= NEAR * ideal_ns(asked.graph, asked.hardware)
+            if result.feasible and result.makespan_ns <= NEAR * resident_step(asked.graph, asked.hardware).makespan_ns
         ]
         enough.append(near[0] if near else None)
         assert (line.enough is None) == (not near)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from hosim.analysis.liveness import static_peak
+from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -31,8 +31,8 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
     budget = plain_number(budget)
     if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
         raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
-    wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph)
-    if wanted <= 0 and not static_peak(graph).bytes and (_PERCENT.fullmatch(str(budget)) or _SHARE.fullmatch(str(budget))):
+    wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph, hardware)
+    if wanted <= 0 and not resident_step(graph, hardware).peak_bytes and (_PERCENT.fullmatch(str(budget)) or _SHARE.fullmatch(str(budget))):
         raise InputError(
             f"{budget} of the workload's memory is nothing, as it has no tensors; give a size such as '40 GiB'", source="budget"
         )
@@ -40,16 +40,16 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
         said = f"{budget} B" if isinstance(budget, int) else budget
         expected = f"expected {_TEXT}" if isinstance(budget, str) else _EXPECTED  # a text has its unit
         raise InputError(f"{said} leaves no memory at all; {expected}", source="budget")
-    _refuse_unknown_uses(wanted, graph)
+    _refuse_unknown_uses(wanted, graph, hardware)
     return wanted, min(wanted, capacity)
 
 
-def _refuse_unknown_uses(wanted: int, graph: Graph) -> None:
+def _refuse_unknown_uses(wanted: int, graph: Graph, hardware: Hardware) -> None:
     """Raise :class:`InputError` for less than a recording's peak if too much is not known of what its ops use."""
     unknown, share = graph.meta.get("unknown_uses_bytes", 0), graph.meta.get("unknown_uses_share", 0.0)
     if not isinstance(unknown, int) or not isinstance(share, int | float) or not (unknown or share):
         return
-    peak = static_peak(graph).bytes
+    peak = resident_step(graph, hardware).peak_bytes
     if wanted >= peak:
         return
     below = f"no answer below the peak of {human_size(peak)}"
@@ -66,13 +66,13 @@ MOST_UNKNOWN_USES = 0.25
 """The most of a recording's peak, and of its kernels' time, of which the uses may be unknown for what-ifs below that peak."""
 
 
-def _bytes(text: str, graph: Graph) -> int:
+def _bytes(text: str, graph: Graph, hardware: Hardware) -> int:
     if _NEGATIVE.fullmatch(text):
         raise InputError(f"expected a share of the resident peak above 0, such as '75%', got {text!r}", source="budget")
     percent, share = _PERCENT.fullmatch(text), _SHARE.fullmatch(text)
     if percent:
-        return int(static_peak(graph).bytes * Fraction(percent[1]) / 100)
-    return int(static_peak(graph).bytes * Fraction(share[1])) if share else _size(text)
+        return int(resident_step(graph, hardware).peak_bytes * Fraction(percent[1]) / 100)
+    return int(resident_step(graph, hardware).peak_bytes * Fraction(share[1])) if share else _size(text)
 
 
 def _size(text: str) -> int:

@@ -1,0 +1,70 @@
+"""The step with everything resident: what budgets are shares of, and what slowdowns are against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hosim.analysis.liveness import static_peak
+from hosim.cache_plan import Plan
+from hosim.costmodel.on_the_device import on_the_device
+from hosim.engine.replay import replay
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.models.build import build
+from hosim.models.processors_of_run import PROCESSORS
+
+
+@dataclass(frozen=True)
+class ResidentStep:
+    """How long a step takes, and what it holds at its peak, in bytes and by kind, with everything in the device tier."""
+
+    makespan_ns: int
+    peak_bytes: int
+    breakdown: Mapping[str, int]
+
+
+def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
+    """The replay with everything in the device tier from the start, as if that were large enough, and with all ops on the device.
+
+    Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line` does. It is kept with the graph until
+    another machine is given.
+    """
+    return graph.derived_on(hardware, _replayed)
+
+
+def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
+    graph = graph.derived(_base)
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
+    room = max(everything, hardware.device.capacity_bytes)
+    tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)
+    plan = Plan(graph, "all resident", initial=dict.fromkeys(graph.initial, (hardware.device_tier,)))
+    result = replay(plan, replace(hardware, tiers=tiers))
+    tier = hardware.device_tier
+    return ResidentStep(result.makespan_ns or 0, result.peak_bytes.get(tier, 0), dict(result.peak_breakdown.get(tier, {})))
+
+
+def _base(graph: Graph) -> Graph:
+    """The step with its ops on the device: as its builder makes it, and else as its ops say."""
+    if not graph.elsewhere:
+        return graph
+    return _built_again(graph) or on_the_device(graph)
+
+
+def _built_again(graph: Graph) -> Graph | None:
+    """What the builder of a graph makes of it without other processors; ``None`` if the graph is not just what a builder made."""
+    parameters = graph.meta.get("builder")
+    if not isinstance(parameters, Mapping):
+        return None
+    try:
+        same = build(graph.name, parameters)
+        bare = build(graph.name, {key: value for key, value in parameters.items() if key not in (*PROCESSORS, "update")})
+    except InputError:  # a file may say anything
+        return None
+    return bare if same == graph else None
+
+
+def most_needed(graph: Graph, hardware: Hardware) -> int:
+    """Bytes of the device tier beyond which no plan gains by more: the peak with everything resident, where ops run as they do."""
+    return max(1, static_peak(graph).bytes if graph.elsewhere else resident_step(graph, hardware).peak_bytes)
