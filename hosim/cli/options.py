@@ -197,6 +197,11 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
     from hosim.io import load_routing
     from hosim.study.routing_steps import parse_steps
 
+    recipe = graph.meta.get("builder")
+    if isinstance(recipe, Mapping) and recipe.get("routing") is not None:  # what was drawn gives way to the file
+        from hosim.models.build import build
+
+        graph = build(graph.name, {**recipe, "routing": None})
     loaded = load_routing(routing, graph)
     wanted = parse_steps(steps, len(loaded.steps))
     return realise(loaded, wanted if len(wanted) > 1 else wanted[0])

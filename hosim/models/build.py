@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -30,7 +30,7 @@ from hosim.models.routing_draw import generate
 from hosim.models.run_checks import check_given, check_sizes, positions_of
 from hosim.models.step import step
 from hosim.models.weight_bytes import INDEX, WEIGHTS_OF_MODELS, other_bytes
-from hosim.notes import LEFT_OUT
+from hosim.notes import ASSUMED, LEFT_OUT
 from hosim.units import parse_rate
 
 Data = TypeVar("Data")
@@ -82,8 +82,9 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS` or a mapping with what a ``config.json`` of transformers has
     (:mod:`hosim.models.config_json`); ``config``, values that replace some of the preset's;
     ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, for
-    models with gates (without it every candidate runs); and any field of :class:`~hosim.models.config.Run`. Equal parameters give equal
-    graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError`, naming the parameter.
+    models with gates (without it, its defaults, which a note says; ``None``: every candidate runs); and any field of
+    :class:`~hosim.models.config.Run`. Equal parameters give equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError`,
+    naming the parameter.
     """
     given = dict(parameters)
     model = given.pop("model", None)
@@ -98,6 +99,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         given["link_bytes_per_s"] = _link(given.pop("link"))
     family = FAMILIES[type(preset)]
     given = {**_as_published(model, given, family), **given}
+    drawn = "routing" not in given
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
@@ -123,7 +125,12 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         meta[DEVICES] = run.devices
     if left_out:
         meta[LEFT_OUT] = list(left_out)
+    if assumed := _assumed_of(run):
+        meta[ASSUMED] = assumed
     graph, gates = step(name, family.forward, config, run, meta)
+    if drawn and gates:
+        routed = RoutingDraw()
+        graph = replace(graph, meta=_drawn(graph.meta, gates, run, routed))
     return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
 
 
@@ -185,14 +192,30 @@ def _named(model: object) -> object:
     return model["model_type"] if isinstance(model, Mapping) else model
 
 
+def _chosen(gates: tuple[Gate, ...], run: Run) -> int:
+    """How many of its candidates each gate chooses."""
+    chosen = run.chosen_blocks if run.kv_block is not None else run.chosen_experts
+    assert chosen is not None
+    return min(chosen, len(gates[0].experts))
+
+
+def _drawn(meta: Mapping[str, Any], gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> dict[str, Any]:
+    """The ``meta`` of a graph whose routing nobody gave: its builder has the one that is drawn, and a note says so."""
+    fields = asdict(routed)
+    what = "blocks of the cache" if run.kv_block is not None else "experts"
+    many = f"{_chosen(gates, run)} of {len(gates[0].experts)} {what}"
+    said = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    line = f"which {many} each gate chooses is drawn (routing: {{{said}}}); routing: null runs all"
+    return {**meta, "builder": {**meta["builder"], "routing": fields}, ASSUMED: [*meta.get(ASSUMED, ()), line]}
+
+
 def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> Graph:
     """The graph of the steps of a generated trace, with only the candidates that gates chose."""
     if not gates:
         raise InputError("no gate chooses in this run; give chosen_experts, or kv_block in a decode", where="routing")
-    chosen = run.chosen_blocks if run.kv_block is not None else run.chosen_experts
-    assert chosen is not None
-    top = min(chosen, len(gates[0].experts))
-    routing = generate(graph, gates, steps=routed.steps, top=top, seed=routed.seed, zipf=routed.zipf, persistence=routed.persistence)
+    routing = generate(
+        graph, gates, steps=routed.steps, top=_chosen(gates, run), seed=routed.seed, zipf=routed.zipf, persistence=routed.persistence
+    )
     return realise(routing, range(routed.steps))
 
 
@@ -222,6 +245,20 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
         raise InputError(f"expected at least {least}, got {value}", where=where)
     elif type(value) is int and value > 2**40:
         raise InputError(f"expected at most 2^40, got {value}", where=where)
+
+
+def _assumed_of(run: Run) -> list[str]:
+    """What a training step takes of its optimizer and its gradients that its parameters do not say."""
+    if not run.training:
+        return []
+    lines = []
+    if run.optimizer == "adamw":
+        master = "" if run.dtype == "fp32" else f" and an fp32 copy of each {run.dtype} parameter" if run.zero != 3 else ", of fp32 shards"
+        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in fp32{master}")
+    if run.zero >= 2 and run.micro_batches_of_step > 1 and run.sync_each_batch:
+        whole = "sync_each_batch=false, the default of accelerate, keeps whole gradients until the last one"
+        lines.append(f"gradients are reduced in each micro-batch; {whole}")
+    return lines
 
 
 def _left_out_of(run: Run) -> tuple[str, ...]:

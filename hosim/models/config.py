@@ -132,6 +132,9 @@ class Run:
     ``products``: the dtype that the products of layers and of experts are computed in, in training (none: ``dtype``; ``fp8``: both
     operands, and the gradients of results, are rounded to it, as Transformer Engine does).
 
+    ``sync_each_batch``: whether devices reduce the gradients of each micro-batch (``zero`` 2 and 3); if not, as accelerate does by default,
+    each keeps whole gradients, which add up, and they are reduced in the backward pass of the last one.
+
     ``data``: devices that each have their own batch of a training step; ``zero`` says what they share beside (0: nothing; 1 to 3:
     :mod:`hosim.models.data_parallel`). In stage 3 layers are gathered ``prefetch`` ahead, and again in the backward pass unless they are
     not resharded (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced in fp32.
@@ -178,6 +181,7 @@ class Run:
     regather: bool = False
     context_parallel: int = 1
     micro_batches: int | None = None
+    sync_each_batch: bool = True
     schedule: str = "1f1b"
     chunks: int = 1
     tied: bool = False

@@ -51,7 +51,7 @@ def unit_of(parameter: str) -> str:
 def shared_step(base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> Graph:
     """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and the optimizer.
 
-    ``gradients`` are those of each micro-batch apart where devices share gradients, else one list of what they add up to.
+    ``gradients`` are those of each micro-batch apart where devices reduce each, else one list of what they add up to.
     """
     return _Sharing(base, parameters, gradients, run).graph()
 

@@ -33,7 +33,7 @@ _EVERY = frozenset(f.name for f in fields(Run))
 _CHECKPOINTED = frozenset(("checkpoint", "checkpoint_layers", "selective", "every_other_product", "kept_dtype"))
 _IMAGES = _CHECKPOINTED | {"phase", "batch", "micro_batches", "layers", "dtype", "fused", "optimizer", "main_gradients", "states_home"}
 _IMAGES |= {"optimizer_on", "update"}
-_IMAGES |= {"data", "zero", "reshard", "prefetch", "shards_home", "link_bytes_per_s"}
+_IMAGES |= {"data", "zero", "sync_each_batch", "reshard", "prefetch", "shards_home", "link_bytes_per_s"}
 _TEXT = _IMAGES | {"sequence"}
 _HALVES = ("train", "forward", "decode")
 

@@ -73,6 +73,8 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
     for key in ("reshard", "prefetch", "shards_home"):
         if key in given and run.zero < 3:
             raise InputError("only zero=3 gathers parameters", where=key)
+    if "sync_each_batch" in given and run.zero < 2:
+        raise InputError("only zero=2 and zero=3 reduce the gradients of each micro-batch", where="sync_each_batch")
     if run.zero >= 2 and run.pipeline > 1:
         raise InputError("stages of a pipeline work with zero=0 and zero=1", where="zero")
     if run.zero == 2 and run.main_gradients:

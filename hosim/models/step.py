@@ -44,7 +44,7 @@ def step(
 def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> list[Learned]:
     """The forward and backward passes of the device's micro-batches, in the order of the schedule.
 
-    Gradients add up on the tape; where devices share them, those of each micro-batch are returned instead.
+    Gradients add up on the tape; where devices share them, those of each micro-batch are returned instead, if these are reduced each.
     """
     count = run.micro_batches_of_step
     apart: list[Learned] = []
@@ -60,7 +60,7 @@ def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Conf
             else:
                 start = t.ops("loss.grad", "fill", [], [((), result.dtype)])[0]
             t.backward(result, start, notes)
-            if run.zero >= 2:
+            if run.zero >= 2 and run.sync_each_batch:
                 apart.append(t.taken())
         else:
             part = replace(run, pipeline=run.pipeline * run.chunks, stage=each.chunk * run.pipeline + run.stage)

@@ -34,7 +34,7 @@ def gate_of(parameters: Mapping[str, Any]) -> BlockGate:
     sinks, window = (parameters.get(name, getattr(Run(), name)) for name in ("sink_blocks", "window_blocks"))
     few = {"sink_blocks": 0, "window_blocks": 1, "chosen_blocks": 1}
     try:
-        graph = build("gate", {**parameters, **few, "phase": "decode", "context": 3 * parameters["kv_block"]})
+        graph = build("gate", {**parameters, **few, "routing": None, "phase": "decode", "context": 3 * parameters["kv_block"]})
     except InputError as error:
         if error.where != "context":
             raise

@@ -246,7 +246,7 @@ class ModelledIterations:
     @cached_property
     def _parameters(self) -> dict[str, Any]:
         """Kernels are those of inference engines, where hosim knows them for the model."""
-        plain = {"fused": True, **self.model, "expert": 1}
+        plain = {"fused": True, "routing": None, **self.model, "expert": 1}
         if "expert" not in self.model:
             del plain["expert"]
         try:
