@@ -83,6 +83,7 @@ def replay(
     from hosim.engine.resident_step import resident_step
     from hosim.io import check_tiers, load_plan
     from hosim.study import run_policy
+    from hosim.study.asked_in_vain import check_pinning
 
     if plot is not None:
         from hosim.report.figures import image_kind
@@ -103,6 +104,7 @@ def replay(
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     with progress("replaying"):
         result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+        check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
         from hosim.report.replay_figures import replay_figure

@@ -270,7 +270,8 @@ def question_of(
     machine = hardware_of(hardware)
     asked = Question(graph_of(workload), machine, choice, budget, devices=devices)
     budget_of(budget, asked.graph, asked.hardware)
-    say_notes(asked.graph, asked.hardware)
+    for each in asked.notes:
+        note(str(each))
     return asked
 
 

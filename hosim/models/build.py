@@ -264,7 +264,7 @@ def _assumed_of(run: Run) -> list[str]:
 def _left_out_of(run: Run) -> tuple[str, ...]:
     if run.weights == "nvfp4":
         return ("rounding activations to 4 bits: products read them in 16",)
-    if not run.training or run.pipeline == 1:
+    if not run.training or run.pipeline == 1 or run.tied:
         return ()
     longer = 100 * bubble(run.pipeline, run.micro_batches_of_step, run.chunks)
     return (f"waits of a stage for other stages: they make the step of equal stages {longer:.1f} % longer",)

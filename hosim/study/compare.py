@@ -13,6 +13,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import Result
+from hosim.study.asked_in_vain import check_pinning, notes_on_choice
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.reserved_budget import plan_against_reserved
 from hosim.study.run_policy import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
@@ -36,7 +37,8 @@ def compare(
     ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
     the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
     with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
-    ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug.
+    ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
+    :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked_in_vain.check_pinning`).
     """
     results = []
     for choice in choices:
@@ -50,8 +52,10 @@ def compare(
             result = failed(graph, hardware, choice, budget_bytes, error)
             results.append(replace(result, planning_s=time.perf_counter() - begin))
         else:
-            results.append(replace(result, policy=choice.label, ideal_ns=resident_step(graph, hardware).makespan_ns))
+            said = (*result.notes, *map(str, notes_on_choice(choice, graph, hardware)))
+            results.append(replace(result, policy=choice.label, ideal_ns=resident_step(graph, hardware).makespan_ns, notes=said))
             keep(choice, plan, results[-1])
+    check_pinning(hardware, results)
     return results
 
 

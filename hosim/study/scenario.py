@@ -25,6 +25,7 @@ from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
 from hosim.notes import Note, notes
 from hosim.result import Result
+from hosim.study.asked_in_vain import notes_on_choice
 from hosim.study.axes import Settings, Value, as_integer, written
 from hosim.study.policy_choice import PolicyChoice, parse_choice
 from hosim.study.run_policy import check, make_plan, replay
@@ -60,8 +61,8 @@ class Question:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a reader of the answer has to know of the workload and its times on the machine (:func:`hosim.notes.notes`)."""
-        return notes(self.graph, self.hardware)
+        """What a reader of the answer has to know of the workload, its times on the machine, and the policy's parameters."""
+        return (*notes(self.graph, self.hardware), *notes_on_choice(self.choice, self.graph, self.hardware))
 
     @property
     def budget_bytes(self) -> int:
