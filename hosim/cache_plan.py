@@ -12,6 +12,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
+from hosim.whole_numbers import keep_whole
 
 if TYPE_CHECKING:
     import networkx
@@ -56,6 +57,10 @@ class CacheOp:
     source: str
     destination: str | None
     after: int = AT_START
+
+    def __post_init__(self) -> None:
+        if self.tensor.__class__ is not int or self.after.__class__ is not int:
+            keep_whole(self, InputError, f"cache op {printable(str(self.op))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from hosim.graph_users import CompactUsers
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, printable
 from hosim.units import human_size
+from hosim.whole_numbers import not_whole, whole
 
 if TYPE_CHECKING:
     import networkx
@@ -29,6 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["DEVICE", "KINDS", "MAIN_STREAM", "PERSISTENT_KINDS", "Graph", "GraphBuilder", "Op", "Tensor"]
 
 WHOLE = (int, type(None))
+
+
+def _kept(value: Any) -> Any:
+    """An integer of Python for a whole number; anything else as it is, until the graph is checked."""
+    number = whole(value)
+    return value if number is None else number
+
+
+def _figure(op: str, field: str, value: Any) -> Any:
+    """An integer of Python, or ``None`` for the duration that another processor may have; raises :class:`GraphError`."""
+    number = None if value is None and field == "also_on" else whole(value)
+    if number is None and (value is not None or field != "also_on"):
+        raise GraphError(not_whole(field, value), where=f"op {printable(str(op))}, {field}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -259,6 +274,8 @@ class GraphBuilder:
             raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name")
         if persistent is None:
             persistent = kind in PERSISTENT_KINDS
+        if size_bytes.__class__ is not int:
+            size_bytes = _kept(size_bytes)
         row = size_bytes, kind, home, persistent
         if size_bytes.__class__ is int:  # what equals an integer need not be one
             row = self._alike.setdefault(row, row)
@@ -362,7 +379,13 @@ class GraphBuilder:
                 label, begin = "deps", len(positions)
                 positions.extend(map(index.__getitem__, deps))
                 awaited = len(positions) - begin
-            others = tuple(also_on.items()) if also_on else ()
+            others = tuple([(other, _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on else ()
+            if sizes:
+                sizes = tuple([_figure(name, "sizes", size) for size in sizes])
+            if duration_ns.__class__ not in WHOLE:
+                duration_ns = _kept(duration_ns)
+            if not flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int:
+                flops, bytes_accessed, workspace_bytes = map(_kept, (flops, bytes_accessed, workspace_bytes))
             row: OpRow = (
                 kind,
                 read,

@@ -7,7 +7,9 @@ from collections.abc import Collection
 
 from hosim.errors import GraphError
 from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
+from hosim.plain_text import printable
 from hosim.units import LARGEST
+from hosim.whole_numbers import not_whole
 
 
 def check_graph(
@@ -29,6 +31,8 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
     if len({op.processor for op in ops}) > 1 and len({(op.stream, op.processor) for op in ops}) > len({op.stream for op in ops}):
         return False
     sizes = [tensor.size_bytes for tensor in tensors]
+    if not {*map(type, sizes)} <= {int}:
+        return False
     if not {tensor.kind for tensor in tensors} <= frozenset(KINDS) or min(sizes, default=0) < 0 or max(sizes, default=0) > LARGEST:
         return False
     there, largest, movable = [bool(tensor.persistent or tensor.home) for tensor in tensors], LARGEST, False
@@ -53,6 +57,10 @@ def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
             if len(outputs) > 1 and len(set(outputs)) < len(outputs):
                 return False
             if op.deps and not (min(op.deps) >= 0 and max(op.deps) < i):
+                return False
+            if not op.flops.__class__ is op.bytes_accessed.__class__ is op.workspace_bytes.__class__ is int:
+                return False
+            if op.duration_ns is not None and op.duration_ns.__class__ is not int:
                 return False
             if not (0 <= op.flops <= largest and 0 <= op.bytes_accessed <= largest and 0 <= op.workspace_bytes <= largest):
                 return False
@@ -89,7 +97,7 @@ def _wrong_processors(op: Op) -> str:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         return f"lists the processor {twice or DEVICE!r} twice (its own is {op.processor or DEVICE!r})"
-    wrong = [ns for _, ns in op.also_on if ns is not None and not 0 <= ns <= LARGEST]
+    wrong = [ns for _, ns in op.also_on if ns is not None and not (ns.__class__ is int and 0 <= ns <= LARGEST)]
     return f"expected a duration of at least 0 and up to 2^63-1, got {wrong[0]!r:.30}" if wrong else ""
 
 
@@ -97,8 +105,24 @@ def _too_large(figure: int) -> str:
     return f"expected an integer up to 2^63-1, got {figure if figure < 10**30 else 'one of more than 30 digits'}"
 
 
+def _check_whole(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
+    """Raise :class:`GraphError` for a figure that is no whole number: one that is missing, as a table's NaN, before any other."""
+    found = [(f"tensor {printable(str(tensor.name))}", "size_bytes", tensor.size_bytes) for tensor in tensors]
+    for op in ops:
+        about = f"op {printable(str(op.name))}"
+        found += [(about, label, getattr(op, label)) for label in _FIGURES]
+        found += [(about, "duration_ns", ns) for ns in (op.duration_ns, *[ns for _, ns in op.also_on]) if ns is not None]
+    wrong = [each for each in found if each[2].__class__ is not int]
+    for about, label, value in sorted(wrong, key=lambda each: bool(each[2] == each[2]) if isinstance(each[2], float) else True):
+        raise GraphError(not_whole(label, value), where=f"{about}, {label}")
+
+
+_FIGURES = ("flops", "bytes_accessed", "workspace_bytes")
+
+
 def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
     """Raise :class:`GraphError` for the first contradiction."""
+    _check_whole(tensors, ops)
     names: set[str] = set()
     for i, tensor in enumerate(tensors):
         if not tensor.name or tensor.name in names:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosim.errors import GraphError
+from hosim.plain_text import printable
+from hosim.whole_numbers import keep_whole
+
 KINDS = (
     "parameter",
     "gradient",
@@ -62,6 +66,8 @@ class Tensor:
     persistent: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.size_bytes.__class__ is not int:
+            keep_whole(self, GraphError, f"tensor {printable(str(self.name))}")
         if self.persistent is None:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
 
@@ -140,6 +146,9 @@ class Op:
     processor: str = ""
     also_on: tuple[tuple[str, int | None], ...] = ()
     message: str = ""
+
+    def __post_init__(self) -> None:
+        keep_whole(self, GraphError, f"op {printable(str(self.name))}")
 
     @property
     def reads(self) -> tuple[int, ...]:

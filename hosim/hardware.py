@@ -16,7 +16,8 @@ from hosim.graph import KINDS
 from hosim.in_cells import InCells
 from hosim.limits import limit, refusal
 from hosim.plain_text import counted, printable
-from hosim.units import human_size
+from hosim.units import LARGEST, human_size
+from hosim.whole_numbers import keep_whole
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
@@ -51,6 +52,9 @@ class Tier:
     compute: Compute | None = None
     dma: bool = True
 
+    def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, f"tier {printable(str(self.name))}", LARGEST)
+
 
 @dataclass(frozen=True, slots=True)
 class Channel:
@@ -72,6 +76,9 @@ class Channel:
     curve: tuple[tuple[int, int], ...] = ()
     pageable_bytes_per_s: int | None = None
     beside: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, f"channel {printable(str(self.name))}", LARGEST)
 
     def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
         """The largest bandwidth (bytes per second) of a transfer of this size on this channel, however much is free; ``None``: no limit.
@@ -103,6 +110,9 @@ class Fabric:
     scope: str = "host"
     collectives: int = 0
 
+    def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, f"fabric {printable(str(self.name))}", LARGEST)
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFigures:
@@ -118,6 +128,9 @@ class ProcessorFigures:
     cache_bytes: int = 0
     link_bytes_per_s: int = 0
     sustained_hz: int = 0
+
+    def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, "processor", LARGEST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +169,9 @@ class Compute:
     kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     tables: tuple[MeasuredTimes, ...] = ()
     beside_copies: float = 1.0
+
+    def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, "compute", LARGEST)
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
         """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""
@@ -226,6 +242,7 @@ class Hardware(InCells):
     price_per_hour: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
+        keep_whole(self, HardwareError, "", LARGEST)
         _check(self)
 
     def __repr__(self) -> str:

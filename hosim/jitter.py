@@ -16,6 +16,7 @@ from functools import cache
 from math import exp, inf, log, log1p, sqrt
 
 from hosim.errors import InputError
+from hosim.whole_numbers import keep_whole
 
 _BITS = 64
 _MASK = (1 << _BITS) - 1
@@ -38,8 +39,9 @@ class Jitter:
 
     def __post_init__(self) -> None:
         for name, sigma in (("op_sigma", self.op_sigma), ("transfer_sigma", self.transfer_sigma)):
-            if not 0 <= sigma < inf:
+            if isinstance(sigma, bool | str) or not hasattr(sigma, "__float__") or not 0 <= sigma < inf:
                 raise InputError(f"expected a relative standard deviation of at least 0, got {sigma}", source="jitter", where=name)
+        keep_whole(self, InputError, "jitter")
         if self.seed < 0:
             raise InputError(f"expected a seed of at least 0, got {self.seed}", source="jitter", where="seed")
 

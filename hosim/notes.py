@@ -14,7 +14,7 @@ from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.unknown_ops import unknown_ops
+from hosim.unknown_ops import unknown_ops, untimed_line
 
 LEFT_OUT = "left_out"
 """The key of a graph's ``meta`` for what the graph does not have of its model, such as quantised weights, a line each."""
@@ -54,6 +54,8 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
     def found() -> Iterator[Note]:
         if (unknown := unknown_ops(graph)) is not None:
             yield Note("unknown", str(unknown))
+        if (untimed := untimed_line(graph)) is not None:
+            yield Note("untimed", untimed)
         for key, about in _LISTED.items():
             lines = graph.meta.get(key)
             yield from (Note(about, line) for line in (lines if isinstance(lines, list | tuple) else ()) if isinstance(line, str))

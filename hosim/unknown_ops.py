@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from hosim.graph import Graph
-from hosim.plain_text import counted
+from hosim.edits import COLLECTIVE_KINDS
+from hosim.graph import Graph, Op
+from hosim.plain_text import counted, one_line
 
 UNKNOWN_OPS = "unknown_ops"
 """The key of a graph's ``meta`` under which the names of these ops are."""
@@ -55,6 +56,30 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
     kinds = Counter(op.kind for op in ops)
     share = sum(op.bytes_accessed for op in ops) / every if every else 0.0
     return UnknownOps(len(ops), share, tuple(sorted(kinds, key=lambda kind: (-kinds[kind], kind))))
+
+
+def untimed_line(graph: Graph) -> str | None:
+    """What a reader has to know of ops that have neither a duration nor anything to time them by; ``None`` if there are none.
+
+    >>> from hosim.graph import Graph, Op
+    >>> untimed_line(Graph("toy", (), (Op("f", "matmul"), Op("g", "matmul", flops=8), Op("h", "matmul", duration_ns=0))))
+    '1 op has no duration, no FLOP and no bytes (f): a launch is all its time'
+    """
+    names = [op.name for op in graph.ops if _is_untimed(graph, op)]
+    if not names:
+        return None
+    listed = ", ".join([one_line(name, 60) for name in names[:3]]) + (", ..." if len(names) > 3 else "")
+    verb, each = ("has", "a launch is all its time") if len(names) == 1 else ("have", "a launch is all the time of each")
+    return f"{counted(len(names), 'op')} {verb} no duration, no FLOP and no bytes ({listed}): {each}"
+
+
+def _is_untimed(graph: Graph, op: Op) -> bool:
+    if op.duration_ns is not None or op.flops or op.bytes_accessed or op.kernel or op.kind in _WITHOUT_WORK:
+        return False
+    return op.kind not in COLLECTIVE_KINDS or not any([graph.tensors[t].size_bytes for t in op.uses])
+
+
+_WITHOUT_WORK = frozenset({"wait_tensor", "barrier"})
 
 
 def is_unknown(target: str, kind: str, flops: int | None) -> bool:

@@ -21,9 +21,11 @@ from hosim.engine.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import one_line
 from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.scenario import POLICY, Question
-from hosim.units import human_size, plain_number
+from hosim.units import LARGEST, human_size, plain_number
+from hosim.whole_numbers import whole as whole_number
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -122,9 +124,10 @@ def machine(hardware: Machine) -> Hardware:
 
 def whole(value: object, argument: str, least: int = 0) -> int:
     """A whole number of Python or numpy. Raises :class:`InputError` for anything else."""
-    number = plain_number(value)
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"expected a whole number of at least {least}, got {value!r}", source=argument)
+    number = whole_number(value)
+    if number is None or not least <= number <= LARGEST:
+        most = " and at most 2^63-1" if number is not None and number > LARGEST else ""
+        raise InputError(f"expected a whole number of at least {least}{most}, got {one_line(repr(value), 60)}", source=argument)
     return number
 
 

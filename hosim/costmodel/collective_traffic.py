@@ -14,6 +14,8 @@ _ONE_SIDED = frozenset({"wait_tensor", "send", "recv"})
 PASSES: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How many times each rank sends its share of the others' bytes, by class of kernels."""
 
+_SILENT = frozenset({"wait_tensor", "barrier"})
+
 EVERYONE = 0
 """Ranks of a collective that does not say how many there are."""
 
@@ -35,7 +37,8 @@ def _ranks(op: Op) -> int:
 def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
     """The bytes that a device sends in each collective, by position, where the machine has links that they cross with copies.
 
-    Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by what it writes.
+    Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by what it writes; one without tensors by
+    the bytes of its message.
     """
     if not crossed_fabrics(hardware):
         return {}
@@ -62,5 +65,7 @@ def _sent(graph: Graph, op: Op) -> int:
     if op.kernel == "custom_all_reduce":
         ranks, size = op.sizes
         return size * (ranks - 1)
+    if not op.uses:  # a message of so many bytes, of which the file has no tensor; among many ranks each sends it all
+        return PASSES.get(op.kind, 0 if op.kind in _SILENT else 1) * op.bytes_accessed
     crossing = {"send": op.reads, "recv": op.writes}.get(op.kind, ())
     return sum([graph.tensors[t].size_bytes for t in crossing])

@@ -31,7 +31,7 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
     (0,)
     """
     found = [i for i, op in enumerate(graph.ops) if op.kind in _CROSSING and op.duration_ns is None]
-    found = [i for i in found if any([graph.tensors[t].size_bytes for t in (*graph.ops[i].reads, *graph.ops[i].writes)])]
+    found = [i for i in found if graph.ops[i].bytes_accessed or any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])]
     if not found:
         return ()
     known = {*kernel_times_of(graph, hardware), *graph.derived_on(hardware, sent_bytes)}

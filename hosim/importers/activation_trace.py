@@ -41,7 +41,7 @@ class TracedOp:
     """One op: storages that it reads and those that it writes, each once, in the order of the trace."""
 
     name: str
-    duration_ns: int
+    duration_ns: int | None
     reads: tuple[int, ...]
     writes: tuple[int, ...]
 
@@ -161,8 +161,8 @@ def _op(raw: Any, i: int, sizes: Mapping[int, int]) -> TracedOp:
     name, accesses = raw.get("name"), raw.get("accesses", [])
     if not isinstance(name, str) or not name:
         raise InputError("expected a name", where=f"{where}.name")
-    duration = raw.get("duration_ms", 0.0)
-    if not _is_number(duration) or not 0 <= duration < _LARGEST / 10**6:
+    duration = raw.get("duration_ms")
+    if duration is not None and (not _is_number(duration) or not 0 <= duration < _LARGEST / 10**6):
         raise InputError("expected milliseconds of at least 0", where=f"{where}.duration_ms")
     if not isinstance(accesses, list):
         raise InputError("expected a list of accesses", where=f"{where}.accesses")
@@ -180,7 +180,7 @@ def _op(raw: Any, i: int, sizes: Mapping[int, int]) -> TracedOp:
         if sid not in sizes:
             raise InputError(f"storage {sid} has no size in storage_sizes", where=f"{place}.storage_id")
         by_kind[kind].append(sid)
-    return TracedOp(name, round(duration * 10**6), _once(by_kind["READ"]), _once(by_kind["WRITE"]))
+    return TracedOp(name, None if duration is None else round(duration * 10**6), _once(by_kind["READ"]), _once(by_kind["WRITE"]))
 
 
 def _once(sids: Sequence[int]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from struct import unpack
 from typing import Any
 
 from hosim.errors import InputError
@@ -29,6 +30,8 @@ from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.traced_tensors import Storages, TracedTensor
 from hosim.io.bounded import read_bytes, read_head, read_json
+from hosim.notes import ASSUMED, MISSING
+from hosim.plain_text import counted
 
 __all__ = ["import_chakra", "is_chakra"]
 
@@ -37,7 +40,7 @@ _NOTES = {
     "sizes": "the furthest byte that a recorded tensor reaches in its storage, its elements side by side",
     "mutations": "what a node of the device both takes and returns; it may write more",
     "workspaces": "not in the trace",
-    "durations": "whole microseconds; 0 where the trace has none",
+    "durations": "whole microseconds; without one num_ops, tensor_size and comm_size are the FLOP, the bytes and the message of an op",
     "ctrl_deps": "left out: they say which operator called which",
 }
 _COLLECTIVES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter")
@@ -45,6 +48,8 @@ _KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
 _TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
 _PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator that calls others is split into several nodes: name(0), name(1)
 _LARGEST = 1 << 60
+_MESSAGES = (5, 6, 7)
+"""Types of nodes that send or receive."""
 _METADATA_FIELDS = {1: (2,), 2: (2,)}
 """The wire types of the fields of ``GlobalMetadata``: version and attributes."""
 _NODE_FIELDS = {1: (0,), 2: (2,), 3: (0,), 4: (0, 2), 5: (0, 2), 6: (0,), 7: (0,), 8: (2,), 9: (2,), 10: (2,)}
@@ -58,13 +63,22 @@ class _ChakraNode:
     name: str
     type: int
     data_deps: Sequence[int]
-    duration_us: int
+    duration_us: int | None
     on_host: bool
     thread: int | None
     collective: int | None
     inputs: Sequence[TracedTensor] = ()
     outputs: Sequence[TracedTensor] = ()
     call: CallShapes | None = None
+    num_ops: int = 0
+    moved_bytes: int = 0
+
+    @property
+    def duration_ns(self) -> int | None:
+        """What the trace has; a node of the host that has nothing takes no time."""
+        if self.duration_us is None and self.on_host and not (self.num_ops or self.moved_bytes):
+            return 0
+        return None if self.duration_us is None else self.duration_us * 1000
 
     @property
     def operator(self) -> str:
@@ -128,7 +142,11 @@ def _json_node(raw: Any, where: str) -> _ChakraNode:
         raise InputError("expected a name", where=f"{where}.Name")
     if not isinstance(raw.get("is_cpu_op"), bool):
         raise InputError("expected true or false", where=f"{where}.is_cpu_op")
-    return _ChakraNode(where, number("Id"), name, number("NodeType"), deps, number("runtime", 0), raw["is_cpu_op"], None, None)
+    duration = number("runtime") if raw.get("runtime") is not None else None
+    kind, collective = number("NodeType"), number("comm_type") if raw.get("comm_type") is not None else None
+    moved = number("comm_size" if kind in _MESSAGES else "tensor_size", 0)
+    measured = where, number("Id"), name, kind, deps, duration, raw["is_cpu_op"], None, collective
+    return _ChakraNode(*measured, num_ops=number("num_ops", 0), moved_bytes=moved)
 
 
 def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
@@ -158,20 +176,33 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
             if isinstance(name, bytes):
                 attributes[name] = values[-1] if values else 0
     thread, collective = attributes.get(b"tid"), attributes.get(b"comm_type")
+    kind = _number(fields, 3, where)
+    moved = b"comm_size" if kind in _MESSAGES else b"tensor_size"
     return _ChakraNode(
         where,
         _number(fields, 1, where),
         wire.text(fields, 2),
-        _number(fields, 3, where),
+        kind,
         wire.numbers(fields, 5),
-        _number(fields, 7, where),
+        _number(fields, 7, where) if 7 in fields else None,
         bool(attributes.get(b"is_cpu_op", 0)),
         thread if isinstance(thread, int) else None,
         collective if isinstance(collective, int) else None,
         _tensors(reader, fields, 8, where),
         _tensors(reader, fields, 9, where),
         _call(reader, fields) if attributes.get(b"is_cpu_op", 0) else None,
+        *(_figure(attributes.get(name, 0), name.decode(), where) for name in (b"num_ops", moved)),
     )
+
+
+def _figure(value: int | wire.Part, name: str, where: str) -> int:
+    """A whole number of an attribute, whichever of its types it is written in."""
+    if not isinstance(value, int):
+        number = unpack("<d", value)[0] if len(value) == 8 else -1
+        value = int(number) if number >= 0 and number == number // 1 else _LARGEST
+    if value >= _LARGEST:
+        raise InputError(f"expected a whole number below 2^60 as {name}", where=where)
+    return value
 
 
 def _call(reader: wire.Reader, fields: wire.Fields) -> CallShapes | None:
@@ -246,7 +277,7 @@ def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
 def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
     ordered = list(_in_order(nodes))
     by_id = {node.id: node for node in nodes}
-    builder = GraphBuilder(name, {"source": "Chakra execution trace", **_NOTES})
+    builder = GraphBuilder(name, {"source": "Chakra execution trace", **_NOTES, **_unsaid(ordered)})
     storages = Storages()
     announced: set[int] = set()
     uses = []
@@ -273,11 +304,21 @@ def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
             mutates=[f"storage{n}" for n in use.writes],
             deps=[names[dep] for dep in dict.fromkeys(node.data_deps)],
             stream=streams[node.on_host, node.thread],
-            duration_ns=node.duration_us * 1000,
-            flops=flops.get(node.id, 0),
+            duration_ns=node.duration_ns,
+            flops=node.num_ops or flops.get(node.id, 0),
+            bytes_accessed=node.moved_bytes,
             dtype="fp32",
         )
     return builder.build()
+
+
+def _unsaid(ordered: Sequence[_ChakraNode]) -> Mapping[str, Sequence[str]]:
+    """What the trace does not say of the times of its nodes, and what they are then taken to be."""
+    silent = sum([node.duration_us is None and node.duration_ns == 0 for node in ordered])
+    counted_in = any([node.num_ops and node.duration_us is None for node in ordered])
+    missing = [f"durations of {counted(silent, 'op')} of the host, which take no time"] if silent else []
+    assumed = ["FLOP are in fp32, as the trace names no dtype"] if counted_in else []
+    return {key: lines for key, lines in ((MISSING, missing), (ASSUMED, assumed)) if lines}
 
 
 def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
@@ -290,7 +331,7 @@ def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
             whole[node.id] = next((first for first in before if first.operator == node.operator), node)
             continue
         first = next((whole[d] for d in node.data_deps if d in whole), None)
-        if first is not None and (first.id not in waiting or waiting[first.id].duration_us < node.duration_us):
+        if first is not None and (first.id not in waiting or (waiting[first.id].duration_us or 0) < (node.duration_us or 0)):
             waiting[first.id] = node
     calls = {node.id: node.call for node in ordered if node.call is not None}
     counted = {}
@@ -337,7 +378,7 @@ def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], s
     busy: Counter[int | None] = Counter()
     for node in nodes:
         if not node.on_host:
-            busy[node.thread] += node.duration_us
+            busy[node.thread] += node.duration_us or 0
     streams = {(True, node.thread): f"host{'' if node.thread is None else node.thread}" for node in nodes if node.on_host}
     for rank, (thread, _) in enumerate(busy.most_common()):
         streams[False, thread] = "compute" if rank == 0 else f"stream{'' if thread is None else thread}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosim.errors import InputError
+from hosim.whole_numbers import keep_whole
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -36,6 +39,9 @@ class Request:
     prefix: tuple[int, ...] = ()
     prefix_tokens: int = 16
     priority: int = 0
+
+    def __post_init__(self) -> None:
+        keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
         """What names the contents of the cache's block number ``block`` and all before it; ``None`` if no other request can have them.

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import struct
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from make_chakra import field, message, node, tensor, varint
 
+import hosim
+from hosim.costmodel.op_time import op_durations
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
+from hosim.hardware import Fabric
 from hosim.importers import load_any
+from hosim.notes import notes
 
 SMALL = Path(__file__).parent / "data" / "chakra_small.et"
 NODE = {"Id": 1, "Name": "aten::mm(0)", "NodeType": 4, "ctrlDeps": [3], "data_deps": [], "runtime": 7, "is_cpu_op": True}
@@ -259,3 +265,83 @@ def test_an_attribute_without_a_value_is_zero(tmp_path: Path) -> None:
     collective = field(2, "sum") + field(3, 7) + field(7, 3) + field(10, field(1, "comm_type"))
     (tmp_path / "t.et").write_bytes(message(field(1, "0.0.4")) + message(collective))
     assert [op.kind for op in load_any(tmp_path / "t.et").ops] == ["all_reduce"]
+
+
+def figures(**said):
+    return [field(1, name) + field(7, value) for name, value in said.items()]
+
+
+def attributed(number, kind, deps, *attributes, micros=None):
+    """A node of the device; proto3 leaves out a duration of 0."""
+    head = field(1, number) + field(2, f"n{number}") + field(3, kind) + field(5, b"".join(map(varint, deps)))
+    head += b"" if micros is None else field(7, micros)
+    host = field(1, "is_cpu_op") + field(27, 0)
+    return message(head + b"".join(field(10, attribute) for attribute in (host, *attributes)))
+
+
+def simulated(tmp_path, *nodes):
+    path = tmp_path / "simulated.et"
+    path.write_bytes(message(field(2, field(1, "schema") + field(29, "1.0.2"))) + b"".join(nodes))
+    return hosim.load(path)
+
+
+def test_nodes_without_a_duration_are_timed_by_what_they_compute_and_send(tmp_path):
+    double = field(1, "num_ops") + varint(3 << 3 | 1) + struct.pack("<d", 2.0**40)
+    graph = simulated(
+        tmp_path,
+        attributed(1, 4, [], *figures(num_ops=10**12, tensor_size=2**30)),
+        attributed(2, 7, [1], field(1, "comm_type") + field(9, 0), *figures(comm_size=2**30)),
+        attributed(3, 5, [2], *figures(comm_size=2**20)),
+        attributed(4, 2, [3], *figures(tensor_size=2**28)),
+        attributed(5, 4, [4], micros=7),
+        attributed(6, 4, [5], micros=0),
+        attributed(7, 4, [6], double),
+        attributed(8, 4, [7]),
+    )
+    assert [(op.kind, op.duration_ns, op.flops, op.bytes_accessed) for op in graph.ops] == [
+        ("kernel", None, 10**12, 2**30),
+        ("all_reduce", None, 0, 2**30),
+        ("send", None, 0, 2**20),
+        ("load", None, 0, 2**28),
+        ("kernel", 7000, 0, 0),
+        ("kernel", 0, 0, 0),
+        ("kernel", None, 2**40, 0),
+        ("kernel", None, 0, 0),
+    ]
+    hardware = hosim.load_hardware(hosim.find_hardware("h100"))
+    lines = [str(note) for note in notes(graph, hardware)]
+    assert any(line.startswith("untimed: 1 op has no duration, no FLOP and no bytes (n8.8)") for line in lines)
+    assert any(line.startswith("guessed: 2 collectives") for line in lines)
+    assert any(line.startswith("assumed: FLOP are in fp32") for line in lines)
+    # over links: an all-reduce sends its message twice, a send once
+    linked = replace(hardware, fabrics=(Fabric("links", 10**9, (), "device", 1),))
+    launch = hardware.compute.launch_ns
+    times = op_durations(graph, linked)
+    assert times[1] == launch + -(-2 * 2**30 * 10**9 // 10**9)
+    assert times[2] == launch + 2**20
+    assert not any(str(note).startswith("guessed") for note in notes(graph, linked))
+
+
+def test_nodes_of_the_host_without_a_duration_are_said(tmp_path):
+    host = field(1, "is_cpu_op") + field(27, 1)
+    node_of_host = message(field(1, 1) + field(2, "aten::add") + field(3, 4) + field(10, host))
+    graph = simulated(tmp_path, node_of_host, attributed(2, 4, [1], micros=3))
+    assert [op.duration_ns for op in graph.ops] == [0, 3000]
+    assert graph.meta["missing"] == ["durations of 1 op of the host, which take no time"]
+
+
+def test_nodes_of_json_have_the_same_figures(tmp_path):
+    node = {"Name": "a", "NodeType": 4, "is_cpu_op": False}
+    nodes = [{**node, "Id": 1, "num_ops": 5, "tensor_size": 6}, {**node, "Id": 2, "NodeType": 7, "comm_type": 3, "comm_size": 9}]
+    nodes += [{**node, "Id": 3, "runtime": 0}]
+    path = tmp_path / "simulated.json"
+    path.write_text(json.dumps({"workload_graph": nodes}))
+    graph = hosim.load(path)
+    found = [(op.kind, op.duration_ns, op.flops, op.bytes_accessed) for op in graph.ops]
+    assert found == [("kernel", None, 5, 6), ("gather", None, 0, 9), ("kernel", 0, 0, 0)]
+
+
+def test_figures_that_are_none_are_refused_by_name(tmp_path):
+    half = field(1, "num_ops") + varint(3 << 3 | 1) + struct.pack("<d", 2.5)
+    with pytest.raises(InputError, match=r"node 1: expected a whole number below 2.60 as num_ops"):
+        simulated(tmp_path, attributed(1, 4, [], half))
