@@ -125,7 +125,10 @@ class _OnnxWalk:
             values.update(self._constant_node(node, attributes, where))
             return
         given = {name: values[name] for name in node.input if name}
-        made = infer(node, given, self.opsets, self.model.ir_version, where)
+        try:
+            made = infer(node, given, self.opsets, self.model.ir_version, where)
+        except InputError as error:
+            raise InputError(f"{error.message}{self._fixed(node, given)}", where=where) from None
         outputs = [name for name in node.output if name]
         theirs = None if made else _contributed(node, inputs, attributes)
         for place, name in enumerate(node.output):
@@ -135,10 +138,8 @@ class _OnnxWalk:
                 made[name] = OnnxValue(theirs[0][place], _element(node.op_type, inputs))
         for name in outputs:
             if name not in made:
-                raise InputError(
-                    f"the shape of what operator {operator[:50]} returns is not known without data; export the model with fixed shapes",
-                    where=where,
-                )
+                what = f"the shape of what operator {operator[:50]} returns is not known without data; export the model with fixed shapes"
+                raise InputError(f"{what}{self._fixed(node, given)}", where=where)
         known = compute(node, given, made, self.opsets)
         found = {name: replace(made[name], known=known.get(name)) for name in outputs}
         if all(value.is_number for value in found.values()):
@@ -146,6 +147,19 @@ class _OnnxWalk:
             return
         self._step(node, inputs, found, attributes, where, None if theirs is None else theirs[1])
         values.update(found)
+
+    def _fixed(self, node: onnx.NodeProto, given: Mapping[str, OnnxValue]) -> str:
+        """What the file says of sizes, where those that were given do not fit: of the node's values, or else of the model's."""
+        main = self.model.graph
+        if not any(_is_free(dim) for one in main.input for dim in one.type.tensor_type.shape.dim):
+            return ""
+        said = {one.name: _shape_text(one) for one in (*main.input, *main.value_info, *main.output) if one.name}
+        here = [f"{name[:40]!r} is {list(value.shape)}, in the file {said[name]}" for name, value in given.items() if name in said]
+        held = {tensor.name: list(tensor.dims) for tensor in main.initializer}
+        here += [f"{name[:40]!r} is {held[name]} in the file" for name in given if name in held]
+        whole = [f"{one.name[:40]!r} {said[one.name]}" for one in (*main.input, *main.output) if one.name not in held]
+        listed = here if any(name in said for name in given) else [*here, *whole]
+        return f"; give sizes that fit what the file fixes: {', '.join(listed[:6])}"
 
     def _constant_node(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> dict[str, OnnxValue]:
         if len(node.output) != 1 or len(attributes) != 1:
@@ -240,6 +254,15 @@ def _label(given: onnx.ValueInfoProto, axis: int) -> str:
     """The name of a free dimension: the model's, else ``x[0]``."""
     name = given.type.tensor_type.shape.dim[axis].dim_param
     return name if name.strip("?") else f"{given.name}[{axis}]"
+
+
+def _shape_text(given: onnx.ValueInfoProto) -> str:
+    """The shape that a model says of a value, with the names of free sizes: ``[batch, 3, 224, 224]``."""
+    sizes = (
+        ("?" if not dim.dim_param.strip("?") else dim.dim_param) if _is_free(dim) else dim.dim_value
+        for dim in given.type.tensor_type.shape.dim
+    )
+    return f"[{', '.join(str(size)[:20] for size in sizes)}]"
 
 
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:

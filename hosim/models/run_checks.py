@@ -22,6 +22,10 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     _check_packed(config, run)
 
 
+_LEAST_OF_A_LAYER = 40
+"""A layer of a micro-batch has no fewer ops and tensors, going forward and backward: with more of them a graph is not begun."""
+
+
 def check_sizes(config: Layered, run: Run) -> None:
     """Raise :class:`InputError`, naming the parameter, unless the model has what ``run`` divides, chooses and repeats."""
     _check_shards(config, run)
@@ -56,6 +60,7 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
             f"schedule=interleaved takes a multiple of its {run.pipeline} stages, got {run.micro_batches}", where="micro_batches"
         )
     layers = getattr(config, "num_hidden_layers", 0) if run.layers is None else run.layers
+    within("records", run.micro_batches_of_step * (layers // run.pipeline) * _LEAST_OF_A_LAYER, where="micro_batches")
     if run.chunks > 1 and layers < run.pipeline * run.chunks:
         raise InputError(f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each", where="chunks")
 

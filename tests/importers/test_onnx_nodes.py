@@ -414,3 +414,29 @@ def test_branches_by_their_work(tmp_path: Path) -> None:
         nodes = [node("If", ["c"], ["y"], **ways), node("Mine", ["x"], ["m"], domain="my")]
         with pytest.raises(InputError, match="Mine_1: the shape of what operator Mine returns is not known"):
             read(tmp_path, model(nodes, [X, value("c", BOOL)], [Y], opsets=[helper.make_opsetid("my", 1)]))
+
+
+def images(**more: object) -> bytes:
+    """Images of free height and width, flattened before a product with a matrix of 3 * 4 * 4 rows."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w"], ["y"]),
+    ]
+    return model(nodes, [value("x", FLOAT, "batch", 3, "height", "width")], [value("y", FLOAT, "batch", 10)], [weight("w", 48, 10)], **more)
+
+
+def test_sizes_that_do_not_fit_are_answered_with_those_that_the_file_fixes(tmp_path: Path) -> None:
+    assert len(read(tmp_path, images(), batch=1, height=4, width=4).ops) == 2  # Flatten is a view
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, images(), batch=1, height=1, width=1)
+    said = str(caught.value)
+    assert "shapes of operator Gemm do not fit" in said
+    assert "give sizes that fit what the file fixes: 'w' is [48, 10] in the file, 'x' [batch, 3, height, width], 'y' [batch, 10]" in said
+
+
+def test_what_the_file_says_of_the_value_itself_comes_first(tmp_path: Path) -> None:
+    content = onnx.ModelProto.FromString(images())
+    content.graph.value_info.append(value("flat", FLOAT, "batch", 48))
+    with pytest.raises(InputError, match=r"fixes: 'flat' is \[1, 3\], in the file \[batch, 48\], 'w' is \[48, 10\] in the file$"):
+        read(tmp_path, content.SerializeToString(), batch=1, height=1, width=1)

@@ -100,3 +100,11 @@ def test_tuples_of_tuples_are_counted_before_they_are_unfolded(tmp_path: Path) -
     graph = mindir_value(5, b"x", 2) + tuples + mindir_node(b"ReLU", [names[-1]], 2) + mindir_value(6, b"y", 2)
     with pytest.raises(InputError, match="expected at most 1000000 records, got more"):
         load_any(mindir(tmp_path, graph))
+
+
+@pytest.mark.parametrize("micro_batches", [20_000, 999_999])
+def test_micro_batches_are_counted_before_they_are_built(tmp_path: Path, micro_batches: int) -> None:
+    builder = f"{{model: gpt2, phase: train, micro_batches: {micro_batches}}}"
+    (tmp_path / "w.yaml").write_text(f"format: hosim.spec/1\nname: x\nbuilder: {builder}\n")
+    with pytest.raises(InputError, match=rf"builder\.micro_batches: expected at most 1000000 records, got {micro_batches * 12 * 40}; "):
+        load_any(tmp_path / "w.yaml")
