@@ -40,12 +40,16 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.several_machines import compare_on_machines
+from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from hosim.cache_plan import Plan
+    from hosim.hardware import Hardware
     from hosim.result import Result
     from hosim.study.policy_choice import PolicyChoice
 
@@ -154,6 +158,7 @@ def compare_policies(
             jitter=jitter,
             record=html is not None,
         )
+    _say_what_is_pinned(machine, results)
     alone = resident_step(graph, machine)
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
@@ -192,3 +197,13 @@ def compare_policies(
         raise typer.Exit(HosimError.exit_code)
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:
+    """A note for each host memory whose copies in some result are timed as pinned, for want of a rate for others."""
+    from hosim.costmodel.transfer_time import taken_as_pinned
+
+    moved = {name for result in results for name, figures in result.channels.items() if figures.bytes}
+    for tier in machine.tiers:
+        if line := taken_as_pinned(machine, tier, moved):
+            note(f"pinned: {line}")

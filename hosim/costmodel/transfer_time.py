@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fractions import Fraction
 
 from hosim.errors import HardwareError
-from hosim.hardware import Channel, Hardware
+from hosim.hardware import Channel, Hardware, Tier
 
 _NS_PER_S = 10**9
 
@@ -61,3 +62,15 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
             return channel
     known = ", ".join(sorted(channel.name for channel in hardware.channels)) or "none"
     raise HardwareError(f"no channel {name!r} in {hardware.name!r} (channels: {known})", where="channels")
+
+
+def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
+    """What to say of host memory whose copies are timed as pinned ones where the profile has no rate for others; empty where it has.
+
+    ``moved`` are the channels that carry something.
+    """
+    if tier.name == hardware.device_tier or tier.scope != "host" or tier.pageable:
+        return ""
+    links = [c for c in hardware.channels if c.name in moved and {c.source, c.destination} == {tier.name, hardware.device_tier}]
+    missing = ", ".join([f"channels.{c.name}.pageable" for c in links if c.pageable_bytes_per_s is None])
+    return f"copies of {tier.name} are timed as pinned, and {hardware.name} has no rate for pageable ones ({missing})" if missing else ""

@@ -13,6 +13,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.costmodel.collective_traffic import sent_bytes
 from hosim.costmodel.memory_traffic import copies_compete
+from hosim.costmodel.transfer_time import taken_as_pinned
 from hosim.errors import InputError, PlanError, UnitError
 from hosim.graph import KINDS
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -188,13 +189,10 @@ def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Ite
         return
     if tier.pageable:
         yield _MoreOf(tier.name, "pinning", _with_tier(hardware, replace(tier, pageable=())))
-    elif all([channel.pageable_bytes_per_s is not None for channel in links]):
-        pageable = replace(tier, pageable=tuple(KINDS))
-        yield _MoreOf(tier.name, "pageable memory", _with_tier(hardware, pageable))
     else:
-        missing = ", ".join([f"channels.{c.name}.pageable" for c in links if c.pageable_bytes_per_s is None])
-        note = f"its copies are timed as pinned, and {hardware.name} has no rate for others ({missing})"
-        yield _MoreOf(tier.name, "pageable memory", None, note=note)
+        note = taken_as_pinned(hardware, tier, [channel.name for channel in links])
+        pageable = None if note else _with_tier(hardware, replace(tier, pageable=tuple(KINDS)))
+        yield _MoreOf(tier.name, "pageable memory", pageable, note=note)
     if tier.pin_ns and not tier.pin_pool:
         yield _MoreOf(tier.name, "reuse of pinned memory", _with_tier(hardware, replace(tier, pin_pool=True)))
 

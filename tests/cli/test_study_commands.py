@@ -142,7 +142,7 @@ def test_frontier() -> None:
 
 
 GIVEN = "the times of all of its ops are given"
-PINNED = "its copies are timed as pinned, and toy has no rate for others (channels.h2d.pageable)"
+PINNED = "copies of ddr are timed as pinned, and toy has no rate for pageable ones (channels.h2d.pageable)"
 
 
 def test_blame() -> None:
@@ -207,7 +207,7 @@ def test_blame() -> None:
             +1.00 GB/s of h2d saves 35 ns
             twice the bandwidth of h2d saves 35 ns
             twice the bandwidth of hbm; twice the FLOP/s of hbm: the times of all of its ops are given
-            pageable memory of ddr: its copies are timed as pinned, and toy has no rate for others (channels.h2d.pageable)
+            pageable memory of ddr: copies of ddr are timed as pinned, and toy has no rate for pageable ones (channels.h2d.pageable)
             Nothing is saved by twice the room of ddr
 
             layerwise takes 140 ns, and its streams wait 70 ns: 70 ns for h2d; \

@@ -122,3 +122,19 @@ def test_pinning_is_named_where_copies_wait_for_pageable_memory(tmp_path: Path) 
     unknown = answer(tmp_path, DESKTOP.replace("PAGEABLE", "").replace(", pageable: 3 GB/s", ""), *asked)
     (row,) = [price for price in unknown["prices"] if price["added"] == "pageable memory"]
     assert (row["saves_ns"], row["note"].count("channels.h2d.pageable")) == (None, 1)
+
+
+def test_a_comparison_says_what_it_takes_to_be_pinned(tmp_path: Path) -> None:
+    """Without a rate for pageable memory; where the profile has one, or nothing moves, there is nothing to say."""
+
+    def said(profile: str, *more: str) -> list[str]:
+        (tmp_path / "hw.yaml").write_text(profile.replace("PAGEABLE", ""))
+        asked = ["compare-policies", "gpt2:phase=prefill:layers=4:sequence=64", "-H", str(tmp_path / "hw.yaml"), *more, "--json"]
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == 0, done.output
+        return [line for line in json.loads(done.stdout).get("notes", []) if line.startswith("pinned")]
+
+    bare = DESKTOP.replace(", pageable: 3 GB/s", "")
+    line = "pinned: copies of ddr are timed as pinned, and desktop has no rate for pageable ones (channels.h2d.pageable)"
+    assert said(bare, "-b", "100 MB", "-p", "layerwise") == [line]
+    assert said(bare, "-p", "resident") == said(DESKTOP, "-b", "100 MB", "-p", "layerwise") == []

@@ -249,7 +249,7 @@ def test_the_policy_plans_again_for_device_memory_alone() -> None:
         Price("ddr", "twice the room", 50, 0),
         Price(
             *("ddr", "pageable memory", None, None),
-            note="its copies are timed as pinned, and two tiers has no rate for others (channels.h2d.pageable)",
+            note="copies of ddr are timed as pinned, and two tiers has no rate for pageable ones (channels.h2d.pageable)",
         ),
     ]
     assert said[:3] == ["with 3 B more of hbm", "with 100 B more of hbm", "with 1.00 GB/s of h2d"]
