@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hosim.gate.metric_verdict import SAME, MetricVerdict
@@ -108,9 +109,9 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     lines += ["", *(f"- {_cell(line)}" for line in noted(verdicts))] if any(v.notes for v in verdicts) else []
     for v in verdicts:
         if v.explanation or v.fails(strict):
-            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", "```", *map(printable, details(v)), "```"]
+            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", *_fenced(map(printable, details(v)))]
         if v.explanation and all(v.curves):
-            lines += ["", "Device memory over time, before and now:", "", "```", *curves(*v.curves), "```"]
+            lines += ["", "Device memory over time, before and now:", "", *_fenced(curves(*v.curves))]
     return "\n".join(lines) + "\n"
 
 
@@ -157,8 +158,19 @@ def curves(before: Sequence[int], now: Sequence[int]) -> Iterator[str]:
         yield "└" + "─" * len(curve)
 
 
+_MARKUP = re.compile(r"[`*_\[\]<>|~&]|\\(?=[!-/:-@\[-`{-~])")
+
+
 def _cell(text: str) -> str:
-    return printable(" ".join(text.split())).replace("|", "\\|")
+    """Text as Markdown shows it, whatever a name in it looks like."""
+    return _MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
+
+
+def _fenced(lines: Iterable[str]) -> list[str]:
+    """Lines as they are, between fences that none of them has."""
+    inside = list(lines)
+    fence = "`" * max(3, 1 + max([len(run) for line in inside for run in re.findall("`+", line)], default=0))
+    return [fence, *inside, fence]
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """Every report of a check, and the table of a baseline, in full, for verdicts and records made by hand."""
 
+import re
 from io import StringIO
 from textwrap import dedent
 
@@ -228,6 +229,17 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
     assert "#### better: improvement" in reports.markdown([BETTER], strict=True)
     unknown = CaseVerdict("x", REGRESSION, explanation=("e",), before=record((1, 2)), measured=Measured(record()))
     assert "Device memory" not in reports.markdown([unknown])
+
+
+@pytest.mark.parametrize("name", ["<img src=x>", "[a](javascript:b)", "*a*_b_", "a|b", "a\\|b", "`a`", "&lt;b&gt;", "~~a~~", "![a](b)"])
+def test_a_name_is_no_markup(name) -> None:
+    """Names of tiers, channels and cases come from files of others."""
+    metric = MetricVerdict(f"peak.{name}", 1, 2, REGRESSION)
+    text = reports.markdown([CaseVerdict(name, REGRESSION, metrics=(metric,), explanation=(f"```{name}```", "````"))])
+    row = next(line for line in text.splitlines() if line.startswith("| ") and "regression" in line)
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 4
+    assert not re.search(r"(?<!\\)[`<\[_~&]", row.replace("<br>", "").replace("**regression**", ""))
+    assert f"`````\n```{name}```\n````\n`````" in text
 
 
 def test_curves_of_one_level_are_full() -> None:

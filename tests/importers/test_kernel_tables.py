@@ -135,3 +135,10 @@ def test_names_of_machines_come_back_and_are_text_for_a_spreadsheet(tmp_path, ma
     text = tables_text([table])
     assert table.machine == machine == only(written(tmp_path, text, "b.csv")).machine
     assert "\n=" not in text
+
+
+def test_a_table_in_parquet_says_which_ones_are_read(tmp_path):
+    path = tmp_path / "context_attention_perf.parquet"
+    path.write_bytes(b"PAR1" + bytes(8) + b"PAR1")
+    with pytest.raises(InputError, match=r"table in Parquet: write it as CSV, which aiconfigurator's tables are up to 0.9$"):
+        read_kernel_tables(path)
