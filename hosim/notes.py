@@ -14,6 +14,7 @@ from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.measured_on import times_line
 from hosim.unknown_ops import unknown_ops, untimed_line
 
 LEFT_OUT = "left_out"
@@ -47,7 +48,9 @@ def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
     each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]
     if len(machines) > 1:
         each = [(machine, tuple([Note(note.about, f"on {machine.name}, {note.line}") for note in found])) for machine, found in each]
-    return (*graph.derived(_of_graph), *[note for _, found in each for note in found])
+    line = times_line(graph) if machines else None
+    timed = () if line is None else (Note("durations", line),)
+    return (*timed, *graph.derived(_of_graph), *[note for _, found in each for note in found])
 
 
 def _of_graph(graph: Graph) -> tuple[Note, ...]:

@@ -164,10 +164,15 @@ def number_of(devices: int | None) -> int | None:
 
 
 def question(
-    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, devices: int | None = None
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
+    devices: int | None = None,
+    rescale: bool = False,
 ) -> Question:
     """What one replay answers. Raises :class:`InputError`."""
-    asked = Question(load(workload), machine(hardware), as_choice(policy), budget, devices=number_of(devices))
+    asked = Question(load(workload), machine(hardware), as_choice(policy), budget, devices=number_of(devices), rescale=rescale)
     _ = asked.budget_bytes  # an invalid budget is an error here, not later
     return asked
 

@@ -28,6 +28,7 @@ from hosim.api.inputs import (
     whole,
 )
 from hosim.cache_plan import Plan
+from hosim.costmodel.rescaled import rescaled
 from hosim.errors import InputError
 from hosim.jitter import Jitter
 from hosim.notes import each_once
@@ -49,6 +50,7 @@ def compare(
     budget: Budget = None,
     *,
     devices: int | None = None,
+    rescale: bool = False,
 ) -> DataFrame:
     """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
 
@@ -66,6 +68,9 @@ def compare(
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     devices
         How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -130,11 +135,12 @@ def compare(
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            found = compare_machines(graph, machines, choices, budget, tell, number_of(devices)).frame
+            found = compare_machines(graph, machines, choices, budget, tell, number_of(devices), rescale=rescale).frame
         table = ComparedFrame(found)
         table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
         return table
     profile = machine_of(graph, hardware, devices)
+    graph = rescaled(graph, profile) if rescale else graph
     choices = choices_of(policies, graph)
     with in_cell() as tell:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
@@ -159,6 +165,7 @@ def sweep(
     jobs: int = -1,
     scheduler: str | Client | None = None,
     progress: Callable[[int, int, int], None] | None = None,
+    rescale: bool = False,
 ) -> DataFrame:
     """Replay a workload once for each value of some fields.
 
@@ -186,6 +193,9 @@ def sweep(
         A Dask cluster that computes instead: its address, or a client.
     progress
         Called with the number of rows done, of all rows, and of those that do not fit. A cell of a notebook shows them in any case.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -231,7 +241,7 @@ def sweep(
         raise InputError(f"expected a function (done, total, failed), got {progress!r}", source="progress")
     vary, others = policies_in(vary)
     points = read_vary(vary)
-    asked = replace(question(workload, hardware, policy, budget, devices), others=others)
+    asked = replace(question(workload, hardware, policy, budget, devices, rescale), others=others)
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
@@ -240,7 +250,7 @@ def sweep(
                 progress(done, total, failed)
 
         found = swept(asked, points, target, runner, told)
-    why = same_everywhere(asked, found.rows)
+    why = same_everywhere(asked, points, found.rows)
     return frame(found.rows, found.columns, (*asked.notes, *capped(asked, points), *([] if why is None else [why])))
 
 
@@ -321,6 +331,7 @@ def robustness(
     transfer_sigma: float = 0.1,
     seed: int = 0,
     order: bool = False,
+    rescale: bool = False,
 ) -> DataFrame:
     """Replay each policy's plan with op and transfer times that vary, or with its ops in other orders.
 
@@ -351,6 +362,9 @@ def robustness(
     order
         Whether each run also has another order of the ops, drawn with the seed: each op follows its producers, and each cache op the op
         that it is issued after. A run in which the plan then breaks a rule does not fit. With both sigmas 0 the order alone varies.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -383,6 +397,7 @@ def robustness(
 
     graph = load(workload)
     profile = machine_of(graph, hardware, devices)
+    graph = rescaled(graph, profile) if rescale else graph
     choices = choices_of(policies, graph)
     budget_bytes = budget_of(budget, graph, profile)
     jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 def plan(
-    workload: Workload, hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None, *, devices: int | None = None
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
+    *,
+    devices: int | None = None,
+    rescale: bool = False,
 ) -> Plan:
     """Plan when each tensor moves between the memories.
 
@@ -41,6 +47,9 @@ def plan(
         Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
     devices
         How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -69,7 +78,7 @@ def plan(
     """
     from hosim.study.run_policy import check, make_plan
 
-    asked = question(workload, hardware, policy, budget, devices)
+    asked = question(workload, hardware, policy, budget, devices, rescale)
     with in_cell() as tell:
         tell(f"{asked.choice.label}: planning")
         made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
@@ -264,6 +273,7 @@ def blame(
     devices: int | None = None,
     more_memory: str = "1 GB",
     more_bandwidth: str = "10 GB/s",
+    rescale: bool = False,
 ) -> Blame:
     """Find what a plan waits for, and what more memory or more bandwidth would save.
 
@@ -284,6 +294,9 @@ def blame(
         How much more device memory to price: ``"1 GB"``.
     more_bandwidth
         How much more bandwidth to price, channel by channel: ``"10 GB/s"``.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -321,10 +334,10 @@ def blame(
     if isinstance(workload, Plan):
         profile, planned_bytes = _machine_of(workload, hardware, devices)
         check_tiers(workload, profile, source="plan")
-        asked = question(workload.workload, profile, policy, planned_bytes if budget is None else budget, profile.devices)
+        asked = question(workload.workload, profile, policy, planned_bytes if budget is None else budget, profile.devices, rescale)
     elif hardware is None:
         raise InputError("name the machine that the workload is to run on", source="hardware")
     else:
-        asked = question(workload, hardware, policy, budget, devices)
+        asked = question(workload, hardware, policy, budget, devices, rescale)
     with in_cell() as tell:
         return blamed(asked, plan, memory, bandwidth, tell)

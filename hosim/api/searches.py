@@ -25,6 +25,7 @@ def frontier(
     points: int = 9,
     refine: int = 4,
     price: float | None = None,
+    rescale: bool = False,
 ) -> Frontier:
     """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
 
@@ -48,6 +49,9 @@ def frontier(
     price
         What a device costs an hour, in any currency; ``None``: as the profile's ``price_per_hour`` says. With one, ``frame`` has what a
         step costs, and a million tokens.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -76,7 +80,7 @@ def frontier(
     from hosim.study.cost import priced
     from hosim.study.frontier import frontier as traced
 
-    asked = question(workload, hardware, policy, budget, devices)
+    asked = question(workload, hardware, policy, budget, devices, rescale)
     asked = replace(asked, profile=priced(asked.profile, price))
     with in_cell() as tell:
         return traced(asked, whole(points, "points"), whole(refine, "refine"), tell)
@@ -92,6 +96,7 @@ def fit(
     largest: str | None = None,
     smallest: str | None = None,
     slowdown: float | None = None,
+    rescale: bool = False,
 ) -> Fit:
     """Find the largest or the smallest value of a field with which the workload fits the budget.
 
@@ -115,6 +120,9 @@ def fit(
         count has about 100 round values.
     slowdown
         How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
+    rescale
+        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
+        the two; the interval of the makespan says how unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -145,6 +153,6 @@ def fit(
 
     wanted, text = sought(largest, smallest, "fit")
     limit = None if slowdown is None else real(slowdown, "slowdown")
-    asked = question(workload, hardware, policy, budget, devices)
+    asked = question(workload, hardware, policy, budget, devices, rescale)
     with in_cell() as tell:
         return fitted(asked, wanted, parse_axis(text, STEPS), limit, tell)

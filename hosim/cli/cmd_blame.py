@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 
@@ -30,6 +30,7 @@ def blame(
     more_bandwidth: Bandwidth = "10GB/s",
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     json: Json = False,
 ) -> None:
     """Show what each stall waits for, and what would help.
@@ -45,7 +46,7 @@ def blame(
     from hosim.study.stall_report import price_rows
 
     memory, bandwidth = steps_of(more_memory, more_bandwidth)
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
     made = None
     if plan is not None:
         from hosim.io import check_tiers, load_plan

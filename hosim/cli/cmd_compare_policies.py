@@ -20,6 +20,7 @@ from hosim.cli.options import (
     OpSigma,
     PlanAgainst,
     Plot,
+    Rescale,
     RoutingFile,
     Seed,
     Steps,
@@ -88,6 +89,7 @@ def compare_policies(
     plan_against: PlanAgainst = "allocated",
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
@@ -114,7 +116,9 @@ def compare_policies(
         names = [name.strip() for name in hardware.split(",") if name.strip()]
         if not names:
             raise InputError(f"expected machines separated by commas, such as h100,a100; got {hardware!r}", source="hardware")
-        compare_on_machines(workload, names, policies, budget, devices=devices, no_recompute=no_recompute, json=json, others=others)
+        compare_on_machines(
+            workload, names, policies, budget, devices=devices, no_recompute=no_recompute, rescale=rescale, json=json, others=others
+        )
         return
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import fastest_with_ours, least_in_parts
@@ -129,7 +133,7 @@ def compare_policies(
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
-    graph = realised(graph_of(workload, execution_trace), routing, steps)
+    graph = realised(graph_of(workload, execution_trace, profile if rescale else None), routing, steps)
     machine = on_devices(graph, profile, devices)
     choices = choices_of(policies, no_recompute, routed=routing is not None, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)

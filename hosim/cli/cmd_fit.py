@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
@@ -43,6 +43,7 @@ def fit(
     budget: Budget = None,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     json: Json = False,
 ) -> None:
     """Find the largest or the smallest value that still fits.
@@ -57,7 +58,7 @@ def fit(
 
     wanted, text = sought(largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B")
     axis = parse_axis(text, STEPS)
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
     with progress() as tell:
         found = fitted(question, wanted, axis, slowdown, tell, bounds=json)
     if json:

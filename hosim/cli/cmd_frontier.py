@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
@@ -29,6 +29,7 @@ def frontier(
     refine: Refine = 4,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     price: Price = None,
     json: Json = False,
 ) -> None:
@@ -41,7 +42,7 @@ def frontier(
     from hosim.study.frontier import frontier as traced
     from hosim.study.frontier import rows
 
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
     question = replace(question, profile=priced(question.profile, price))
     with progress() as tell:
         found = traced(question, points, refine, tell, bounds=json)

@@ -18,6 +18,7 @@ from hosim.cli.options import (
     NoRecompute,
     PlanAgainst,
     Policy,
+    Rescale,
     Workload,
     budget_of,
     choice_of,
@@ -52,6 +53,7 @@ def plan(
     account: Account = "time",
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     json: Json = False,
 ) -> None:
     """Write the plan of one policy, or explain it.
@@ -83,7 +85,7 @@ def plan(
     counting = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
     choice = choice_of(policy, no_recompute)
-    graph = graph_of(workload)
+    graph = graph_of(workload, rescaled_to=profile if rescale else None)
     machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     said = None

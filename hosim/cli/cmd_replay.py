@@ -18,6 +18,7 @@ from hosim.cli.options import (
     Json,
     OpSigma,
     Plot,
+    Rescale,
     Seed,
     Trace,
     TransferSigma,
@@ -63,6 +64,7 @@ def replay(
     allocator: Allocator = "ledger",
     account: Account = "time",
     devices: Devices = None,
+    rescale: Rescale = False,
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
@@ -93,7 +95,7 @@ def replay(
     recorded = any(path is not None for path in (plot, trace, memory_viz, html))
     counting = counting_of(allocator, account)
     profile = hardware_of(hardware)
-    graph = graph_of(workload)
+    graph = graph_of(workload, rescaled_to=profile if rescale else None)
     machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)

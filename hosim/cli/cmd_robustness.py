@@ -14,6 +14,7 @@ from hosim.cli.options import (
     Json,
     NoRecompute,
     OpSigma,
+    Rescale,
     Seed,
     TransferSigma,
     Workload,
@@ -47,6 +48,7 @@ def robustness(
     order: Order = False,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     json: Json = False,
 ) -> None:
     """Replay policies with times that vary, or ops in other orders.
@@ -63,7 +65,7 @@ def robustness(
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
     profile = hardware_of(hardware)
-    graph = graph_of(workload)
+    graph = graph_of(workload, rescaled_to=profile if rescale else None)
     machine = on_devices(graph, profile, devices)
     choices = choices_of(policies, no_recompute, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Workload, console, print_json, question_of
+from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
 from hosim.cli.progress import bar
 from hosim.cli.targets import written
 from hosim.cli.terminal import note, say, warn
@@ -50,6 +50,7 @@ def sweep(
     scheduler: Scheduler = None,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
+    rescale: Rescale = False,
     json: Json = False,
 ) -> None:
     """Plan and replay once for each combination of values.
@@ -70,7 +71,7 @@ def sweep(
         wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
         raise InputError(f"{wrong} --vary FIELD=VALUES and --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
     runner = cluster(scheduler) if scheduler else pool(jobs)
     for line in capped(question, listed):
         note(line)
@@ -92,7 +93,7 @@ def sweep(
         raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
     if output is not None:
         say(f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them computed now")
-    if (why := same_everywhere(question, found.rows)) is not None:
+    if (why := same_everywhere(question, listed, found.rows)) is not None:
         note(why)
     if json:
         print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})

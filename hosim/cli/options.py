@@ -90,6 +90,13 @@ Policy = Annotated[
 NoRecompute = Annotated[
     bool, typer.Option("--no-recompute", help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed instead.")
 ]
+Rescale = Annotated[
+    bool,
+    typer.Option(
+        "--rescale",
+        help="Scale durations that were measured on another machine to this one, by the ratio of the cost model's times on the two.",
+    ),
+]
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -173,13 +180,18 @@ ExecutionTrace = Annotated[
 ]
 
 
-def graph_of(text: str, execution_trace: Path | None = None) -> Graph:
-    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace of its run."""
+def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardware | None = None) -> Graph:
+    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace of its run.
+
+    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations.
+    """
+    from hosim.costmodel.rescaled import rescaled
     from hosim.importers.kineto_workload import import_kineto
     from hosim.importers.named_workload import load_named
 
     with progress(f"reading {text}"):
-        return load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
+        graph = load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
+    return graph if rescaled_to is None else rescaled(graph, rescaled_to)
 
 
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
@@ -261,14 +273,20 @@ def choices_of(text: str | None, no_recompute: bool, routed: bool = False, graph
 
 
 def question_of(
-    workload: str, hardware: str, policy: str, budget: str | None, devices: int | None = None, no_recompute: bool = False
+    workload: str,
+    hardware: str,
+    policy: str,
+    budget: str | None,
+    devices: int | None = None,
+    no_recompute: bool = False,
+    rescale: bool = False,
 ) -> Question:
     """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a reader of the answer needs."""
     from hosim.study.scenario import Question
 
     choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware)
-    asked = Question(graph_of(workload), machine, choice, budget, devices=devices)
+    asked = Question(graph_of(workload), machine, choice, budget, devices=devices, rescale=rescale)
     budget_of(budget, asked.graph, asked.hardware)
     for each in asked.notes:
         note(str(each))

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json, say_notes
+from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json
 from hosim.cli.progress import progress
+from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 
 
@@ -19,6 +20,7 @@ def compare_on_machines(
     *,
     devices: int | None,
     no_recompute: bool,
+    rescale: bool,
     json: bool,
     others: Mapping[str, bool],
 ) -> None:
@@ -33,9 +35,10 @@ def compare_on_machines(
     choices = choices_of(policies or "hyperoffload", no_recompute)
     graph = graph_of(workload)
     profiles = [on_devices(graph, profile, devices) for profile in profiles]
-    say_notes(graph, *profiles)
     with progress() as tell:
-        found = compare_machines(graph, profiles, choices, budget, tell, devices)
+        found = compare_machines(graph, profiles, choices, budget, tell, devices, rescale=rescale)
+    for each in found.notes:
+        note(str(each))
     if json:
         print_json({"format": "hosim.machines/1", "rows": rows(found)})
     else:

@@ -15,9 +15,11 @@ from math import fsum, sqrt
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
 from hosim.costmodel.op_time import kernel_times_of, op_durations
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
+from hosim.costmodel.rescaled import is_counted
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.measured_on import RESCALED_FROM
 
 OTHER_MODEL = "fitted model of another machine"
 """The origin of times that the constants of the most similar measured machine say, as the machine has none of its own."""
@@ -27,6 +29,9 @@ PRODUCTS, ATTENTION, COLLECTIVES, OTHERS = "products", "attention", "collectives
 
 OTHER_PROCESSORS = "other processors"
 """The sort of ops that run on other processors, none of which was measured."""
+
+RESCALED, UNCOUNTED = "rescaled", "uncounted"
+"""The origin of durations of another machine, scaled by the ratio of two guesses; the sort of those whose op says no FLOP and no bytes."""
 
 _SORTS = {
     "matmul": PRODUCTS,
@@ -71,20 +76,24 @@ def spread_of(which: Which, spreads: Spreads) -> float:
 
 
 def stream_times(graph: Graph, hardware: Hardware) -> Mapping[str, StreamTimes]:
-    """The ops without a measured duration, by stream; streams without any are left out."""
-    if all([op.duration_ns is not None for op in graph.ops]):
+    """The ops whose time was not measured on this machine, by stream; streams without any are left out."""
+    rescaled = RESCALED_FROM in graph.meta
+    if not rescaled and all([op.duration_ns is not None for op in graph.ops]):
         return {}
     kernels = kernel_times_of(graph, hardware)
     durations = graph.derived_on(hardware, op_durations)
     counts: defaultdict[str, int] = defaultdict(int)
     times: defaultdict[str, defaultdict[tuple[object, ...], int]] = defaultdict(lambda: defaultdict(int))
     for i, op in enumerate(graph.ops):
-        if op.duration_ns is None:
+        if op.duration_ns is None or (rescaled and op.duration_ns):
             counts[op.stream] += 1
             alike: tuple[object, ...] = GUESS, op.kind, op.dtype, op.flops, op.bytes_accessed
             if op.processor:
                 alike = GUESS, OTHER_PROCESSORS, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
-            if i in kernels:
+            if op.duration_ns is not None:
+                sort = OTHER_PROCESSORS if op.processor else op.kind if is_counted(op) else UNCOUNTED
+                alike = RESCALED, sort, op.dtype, op.kind, op.flops, op.bytes_accessed, op.sizes
+            elif i in kernels:
                 alike = kernels[i][1], op.kernel, op.dtype, op.sizes
             times[op.stream][alike] += durations[i]
     origins: dict[tuple[object, ...], Which] = {}
@@ -103,6 +112,8 @@ def stream_times(graph: Graph, hardware: Hardware) -> Mapping[str, StreamTimes]:
 def _which(hardware: Hardware, origin: str, name: str, dtype: str) -> Which:
     if origin == GUESS:
         return GUESS, _SORTS.get(name, OTHERS)
+    if origin == RESCALED:
+        return RESCALED, name if name == UNCOUNTED else _SORTS.get(name, OTHERS)
     if origin == TABLE:
         return TABLE, name
     from hosim.costmodel.kernels.constants import CONSTANTS_OF, has_own_constants  # here, as importing numpy takes longer than most replays
@@ -124,6 +135,8 @@ def pooled(sources: Iterable[Spreads]) -> dict[str, dict[str, float]]:
 
 
 _POOLED = pooled(SPREADS.values())
+_POOLED[RESCALED] = {sort: sqrt(2) * spread for sort, spread in _POOLED[GUESS].items()}  # two guesses that err independently
+_SHARED = {**SHARED, RESCALED: SHARED[GUESS]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +150,4 @@ class StreamSpread:
 
 def stream_spreads(graph: Graph, hardware: Hardware) -> Mapping[str, StreamSpread]:
     """That of each stream with ops that are not measured."""
-    return {stream: times.spread(_POOLED, SHARED) for stream, times in stream_times(graph, hardware).items()}
+    return {stream: times.spread(_POOLED, _SHARED) for stream, times in stream_times(graph, hardware).items()}

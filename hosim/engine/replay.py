@@ -41,6 +41,7 @@ from hosim.engine.transfer_overheads import TransferOverheads
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.measured_on import check_measured_on
 from hosim.processors import tier_of
 from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
 from hosim.stages import StagesResult
@@ -205,6 +206,8 @@ class _Replay:
         folded: bool = False,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
+        for plan in plans:
+            check_measured_on(plan.workload, hardware)
         self.hardware = hardware
         self.jitter = jitter
         self.folded = folded

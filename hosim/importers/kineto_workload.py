@@ -35,6 +35,7 @@ from hosim.importers.kineto_waits import ProgramOrder, blocks, program_order, st
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.torch_trace import RecordedCall, recorded_calls
 from hosim.importers.traced_tensors import DTYPES
+from hosim.measured_on import MEASURED_ON
 from hosim.models.tape import ITEM_BYTES
 from hosim.notes import LEFT_OUT
 from hosim.plain_text import counted
@@ -83,7 +84,7 @@ def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None)
         before = tensors_before(trace, order.order, uses.strange, found.resident_bytes)
     meta: dict[str, Any] = {
         "source": "trace of the PyTorch profiler",
-        "device": trace.device_name,
+        **({MEASURED_ON: trace.device_name} if trace.device_name else {}),
         "span_ns": trace.span_ns,
         "blocks": len(found.listed),
         "blocks_no_op_used": uses.unused,

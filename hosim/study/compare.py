@@ -12,6 +12,7 @@ from hosim.errors import HosimError, InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.measured_on import check_measured_on
 from hosim.result import Result
 from hosim.study.asked_in_vain import check_pinning, notes_on_choice
 from hosim.study.policy_choice import PolicyChoice
@@ -40,6 +41,7 @@ def compare(
     ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
     :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked_in_vain.check_pinning`).
     """
+    check_measured_on(graph, hardware)
     results = []
     for choice in choices:
         begin = time.perf_counter()

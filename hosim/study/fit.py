@@ -19,6 +19,7 @@ from hosim.study.bisection import bisected, shown
 from hosim.study.bottlenecks import capped
 from hosim.study.frontier import attempt
 from hosim.study.rows import figure_columns, figures, frame
+from hosim.study.same_rows import same_everywhere
 from hosim.study.scenario import Question, bounded_attempt, check_fields, check_values, failure
 from hosim.units import human_size, human_time
 
@@ -55,7 +56,7 @@ class Fit(InCells):
     ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed that is just outside them; ``None`` if
     there is none. ``exact`` says that the two are neighbours in the list. ``contradictions`` are lines about values that are within the
     limits although bisection takes them to be outside, or the other way round. ``notes`` are lines about what bounds a channel whose
-    bandwidth was varied beyond it.
+    bandwidth was varied beyond it, and about why no value changes anything.
     """
 
     question: Question
@@ -147,6 +148,9 @@ def fit(
     probes = dict(found.probes)
     if bounds:
         probes = {i: replace(probe, result=probe.result and bounded_attempt(probe.result)) for i, probe in probes.items()}
+    points = [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]
+    replayed = [figures(probe.result, question.hardware) for probe in probes.values() if probe.result]
+    why = same_everywhere(question, points, replayed) if len(replayed) == len(probes) else None
     return Fit(
         question,
         wanted,
@@ -156,7 +160,7 @@ def fit(
         None if found.answer is None else probes[found.answer],
         None if found.beyond is None else probes[found.beyond],
         list(found.contradictions),
-        capped(question, [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]),
+        [*([why] if why else []), *capped(question, points)],
     )
 
 

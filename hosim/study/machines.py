@@ -17,7 +17,7 @@ from hosim.engine.resident_step import most_needed
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.notes import notes
+from hosim.notes import Note, notes
 from hosim.result import Result
 from hosim.study.axes import Value
 from hosim.study.frontier import attempt
@@ -63,15 +63,16 @@ class OnMachine:
 
 @dataclass(frozen=True)
 class Machines:
-    """One workload on several machines: a line for each machine and policy, in the order given."""
+    """One workload on several machines: a line for each machine and policy, in the order given, and the notes on them."""
 
     graph: Graph
     lines: Sequence[OnMachine]
+    notes: Sequence[Note] = ()
 
     @property
     def frame(self) -> DataFrame:
         """One row per machine and policy, with the columns :data:`COLUMNS`."""
-        return frame(rows(self), COLUMNS, notes(self.graph, *{line.hardware.name: line.hardware for line in self.lines}.values()))
+        return frame(rows(self), COLUMNS, self.notes)
 
     def __str__(self) -> str:
         fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)
@@ -105,6 +106,8 @@ def compare_machines(
     budget: int | float | str | None = None,
     progress: Callable[[str], None] = lambda doing: None,
     devices: int | None = None,
+    *,
+    rescale: bool = False,
 ) -> Machines:
     """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
 
@@ -117,10 +120,14 @@ def compare_machines(
     for name, count in names.items():
         if count > 1:
             raise InputError(f"{count} machines are called {name!r}; give each once, by a name of its own", source="hardware")
-    return Machines(
-        graph,
-        [_on_machine(Question(graph, machine, choice, budget, devices=devices), progress) for machine in machines for choice in choices],
+    asked = [Question(graph, machine, choice, budget, devices=devices, rescale=rescale) for machine in machines for choice in choices]
+    each = {question.hardware.name: question for question in asked}
+    said = (
+        [note for question in each.values() for note in question.notes]
+        if rescale
+        else notes(graph, *[question.hardware for question in each.values()])
     )
+    return Machines(graph, [_on_machine(question, progress) for question in asked], said)
 
 
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:

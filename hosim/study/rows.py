@@ -29,7 +29,8 @@ FIRST_COLUMNS = ("workload", "hardware", "policy", "budget_bytes", FEASIBLE, "ma
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
 
-_PEAK = "_peak_bytes"
+PEAK = "_peak_bytes"
+"""What the name of the column with the peak of a tier ends in."""
 
 
 def figure_columns(hardware: Hardware) -> list[str]:
@@ -42,7 +43,7 @@ def figure_columns(hardware: Hardware) -> list[str]:
         "lower_bound_ns",
         "ideal_ns",
         SLOWDOWN,
-        *(f"{tier.name}{_PEAK}" for tier in hardware.tiers),
+        *(f"{tier.name}{PEAK}" for tier in hardware.tiers),
         *(f"{channel.name}_{figure}" for channel in hardware.channels for figure in ("moved_bytes", "busy_ns", "exposed_ns")),
         "prefetches",
         "stores",
@@ -71,7 +72,7 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
     }
     if result.feasible:
         row |= {f"{cause}_stall_ns": result.stall_ns.get(cause, 0) for cause in STALL_CAUSES}
-    row |= {f"{tier}{_PEAK}": peak for tier, peak in result.peak_bytes.items()}
+    row |= {f"{tier}{PEAK}": peak for tier, peak in result.peak_bytes.items()}
     for name, channel in result.channels.items():
         row |= {f"{name}_moved_bytes": channel.bytes, f"{name}_busy_ns": channel.busy_ns, f"{name}_exposed_ns": channel.exposed_ns}
     for figure in ("prefetches", "stores", "detaches"):
@@ -95,7 +96,7 @@ def results_of(table: object) -> tuple[list[Result], str]:
             "this frame compares machines; hosim.plot draws the policies of one: hosim.compare(workload, machine)", source="plot"
         )
     tier = getattr(table, "attrs", {}).get(DEVICE_TIER)
-    needed = {"workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "lower_bound_ns", f"{tier}{_PEAK}"}
+    needed = {"workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "lower_bound_ns", f"{tier}{PEAK}"}
     if tier is None or not needed <= set(getattr(table, "columns", ())) or not len(table):  # type: ignore[arg-type]
         raise InputError(
             "expected a plan, the result of hosim.replay(..., record=True), the answer of hosim.frontier, or the frame of hosim.compare "
@@ -106,7 +107,7 @@ def results_of(table: object) -> tuple[list[Result], str]:
 
 
 def _result_of(row: Mapping[str, Any]) -> Result:
-    peaks = {column.removesuffix(_PEAK): peak for column, peak in row.items() if column.endswith(_PEAK) and peak is not None}
+    peaks = {column.removesuffix(PEAK): peak for column, peak in row.items() if column.endswith(PEAK) and peak is not None}
     return Result(
         workload=row["workload"],
         hardware=row["hardware"],

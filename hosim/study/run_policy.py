@@ -13,6 +13,7 @@ from hosim.errors import HosimError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.measured_on import check_measured_on
 from hosim.notes import notes
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
@@ -33,7 +34,11 @@ BY_BYTES = Counting()
 
 
 def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
-    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the budget."""
+    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the budget.
+
+    Raises :class:`InputError` for durations of another machine.
+    """
+    check_measured_on(graph, hardware)
     return choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
 
 

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from hosim.analysis.bounded_result import bounded
+from hosim.costmodel.rescaled import rescaled, rescaled_from
 from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.engine.budget import parse_budget
 from hosim.engine.resident_step import resident_step
@@ -23,6 +24,7 @@ from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
+from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
 from hosim.result import Result
 from hosim.study.asked_in_vain import notes_on_choice
@@ -44,7 +46,8 @@ class Question:
     """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
 
     ``others`` are policies that settings may name by their labels, besides those of the registry. ``devices``: how many run it, if not as
-    many as the graph is for.
+    many as the graph is for. ``rescale`` scales durations that were measured on another machine to each one that the question is asked of
+    (:mod:`hosim.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
     """
 
     graph: Graph
@@ -53,6 +56,12 @@ class Question:
     budget: int | float | str | None = None
     others: tuple[PolicyChoice, ...] = ()
     devices: int | None = None
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rescale:
+            object.__setattr__(self, "graph", rescaled(self.graph, self.profile))
+        check_measured_on(self.graph, self.profile)
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -74,14 +83,17 @@ class Question:
         workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
         hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
         policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
+        graph = _graph(self.graph, workload) if workload else self.graph
         profile = _hardware(self.profile, hardware) if hardware else self.profile
+        faster = any([rate_of(path, profile) is not None for path in hardware])
         return Question(
-            _graph(self.graph, workload) if workload else self.graph,
+            rescaled_from(graph, self.profile, profile) if self.rescale and faster else graph,
             profile,
             _choice(self.choice, policy, self.others),
             _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
             self.others,
             profile.devices if DEVICES in hardware else self.devices,
+            self.rescale,
         )
 
     def answer(self) -> Result:
@@ -130,6 +142,20 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
                     f"unknown field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}", source=field
                 )
             _put(_profile(question.hardware), path, None)
+            processor = rate_of(path, question.hardware)
+            if processor is not None and not question.rescale:
+                check_varied(question.graph, field, processor=processor)
+
+
+def rate_of(path: str, hardware: Hardware) -> str | None:
+    """The processor (``""``: the device's) whose ops are timed by what is at this path of a profile: its rates, or its memory's."""
+    first, _, rest = path.partition(".")
+    if first == "compute":
+        return ""
+    tier, _, what = rest.partition(".")
+    if first != "tiers" or not (what == "bandwidth" or what.startswith("compute")):
+        return None
+    return "" if tier == hardware.device_tier else tier
 
 
 def check_values(question: Question, points: Iterable[Settings]) -> None:

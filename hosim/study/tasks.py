@@ -78,6 +78,7 @@ def digest(question: Question) -> str:
         choice.label,
         json.dumps(dict(choice.parameters), sort_keys=True),
         repr(question.budget),
+        *(["rescale"] if question.rescale else []),
         *(_source(one.given.make) for one in (choice, *question.others) if one.given is not None),
     ]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]

@@ -14,6 +14,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.importers.kineto_events import DeviceInfo
+from hosim.measured_on import named_profiles
 from hosim.plain_text import counted
 from hosim.units import human_percent
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
@@ -145,17 +146,8 @@ def _both(measured: Measurements) -> tuple[int, Figure] | None:
 
 
 def likely_base(device: str | None, known: Sequence[str]) -> str:
-    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError` unless there is exactly one.
-
-    A profile is named after its device up to the first word with a digit (``rtx-4090``), and then after its memory, form or host.
-    """
-    words = set((device or "").lower().replace("-", " ").split())
-    shared = {}
-    for name in known:
-        parts = name.split("-")
-        model = next((k for k, part in enumerate(parts) if any(map(str.isdigit, part))), None)
-        if model is not None and words.issuperset(parts[: model + 1]) and not _OTHER_HOSTS.intersection(parts):
-            shared[name] = len(words.intersection(parts))
+    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError` unless there is exactly one."""
+    shared = named_profiles(device, known)
     fitting = [name for name, count in shared.items() if count == max(shared.values())]
     if len(fitting) != 1:
         seen = f"a recording of {device}" if device else "the recording does not name its device"
@@ -179,6 +171,3 @@ def base_with_figures(device: DeviceInfo, profiles: Iterable[Hardware]) -> str |
 
 
 _SAME_MEMORY = 0.1
-
-_OTHER_HOSTS = frozenset(("g10", "cxl"))
-"""In names of profiles whose host is no usual one of their device."""

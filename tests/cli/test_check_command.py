@@ -231,7 +231,7 @@ def test_a_case_of_a_matrix_is_shown(folder: Path) -> None:
     hosim("baseline", "show", "m/toy.json/toy/resident/100 B", code=2)
     hosim("baseline", "write")
     assert "2 cases: 2 same." in hosim("check")[0]
-    assert "m/toy" not in hosim("check")[0]
+    assert "m/toy.json/toy/resident/100 B: durations: times as given for all 3 ops" in hosim("check")[0]
     said = json.loads(hosim("baseline", "show", "m/toy.json/toy/resident/100 B", "--json")[0])
     assert said["metrics"]["peak.hbm"] == 70
     assert "70 B" in hosim("baseline", "show", "m/toy.json/toy/resident/100 B")[0]

@@ -131,6 +131,7 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         curve=(*[10] * 6, *[18] * 4, *[8] * 6, *[18] * 14, *[55] * 30),
         hosim=__version__,
         versions=VERSIONS,
+        notes=("durations: times as given for all 5 ops",),
     )
     found = measure(asked)
     assert found.record is not None
@@ -366,7 +367,9 @@ def test_a_line_of_a_matrix(tmp_path: Path) -> None:
     (one, other) = found
     assert one is not None
     assert other is not None
-    assert one == Record("m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, {}, Listing(), Listing(), (), __version__, VERSIONS)
+    said = ("durations: times as given for all 5 ops",)
+    nothing: tuple[Any, ...] = {}, Listing(), Listing(), ()
+    assert one == Record("m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, *nothing, __version__, VERSIONS, said)
     made = make_plan(canonical(step()), machine("toy"), parse_choice("on_demand"), 100)
     assert {key: one.fingerprints[key] for key in ("graph", "plan")} == {
         "graph": graph_fingerprint(canonical(step())),

@@ -164,7 +164,8 @@ def test_the_peak_is_the_recorded_one(shared: Path, tmp_path: Path, name: str) -
     )
     graph = load_any(path)
     assert static_peak(graph).bytes == recorded
-    machine = Hardware("toy", (Tier("hbm", 1 << 40, 1, "device"),), (), Compute({"bf16": 1}))
+    device = graph.meta["measured_on"]
+    machine = Hardware("toy", (Tier("hbm", 1 << 40, 1, "device"),), (), Compute({"bf16": 1}), source=f"a room of {device}")
     result = replay(Plan(graph), machine)
     assert result.peak_bytes["hbm"] == recorded
     assert result.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)  # one stream
