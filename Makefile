@@ -57,7 +57,7 @@ docs: .venv/.installed-dev
 # Of the tests' gate the whole product; ONLY='*/gh200-96gb/*' is a part of it. What changed lies in build/gate/page.html, too.
 BASE ?= HEAD~1
 gate-all: .venv/.installed-dev
-	rm -rf build/gate
+	rm -rf build/gate tests/gate/own/all-baselines
 	mkdir -p build/gate/base
 	git archive $(BASE) hosim hardware_profiles workloads | tar -x -C build/gate/base
 	PYTHONPATH=build/gate/base $(BIN)/hosim baseline write $(if $(ONLY),'$(ONLY)') --config tests/gate/own/all.toml --no-cache

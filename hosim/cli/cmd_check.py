@@ -44,13 +44,14 @@ def check(
     """Fail if a step needs more than its baseline.
 
     It plans and replays each case of hosim.toml and compares the result with the baseline. Exit code 1 for a regression or a missing
-    baseline, 3 if a case does not fit.
+    baseline, 2 if a case cannot be read (the others are judged), 3 if one does not fit.
     """
     from hosim.gate import reports
     from hosim.gate.cases import find_suite
+    from hosim.gate.checking import CaseError, errors_in_one
     from hosim.gate.checking import check as checked
     from hosim.gate.imports import kept_in
-    from hosim.gate.verdict import exit_code
+    from hosim.gate.verdict import ERROR, exit_code
     from hosim.io import reading, to_json
     from hosim.study.runners import processes
 
@@ -84,4 +85,6 @@ def check(
         console().print(
             verdict_tables.verdicts(verdicts, strict), crop=False
         )  # a line of an explanation may be longer than the terminal is wide
+    if errors := [CaseError(v.case, v.note) for v in verdicts if v.verdict == ERROR]:
+        raise errors_in_one(errors)
     raise typer.Exit(exit_code(verdicts, strict))

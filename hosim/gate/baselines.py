@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from hosim.errors import InputError
 from hosim.gate.folding import absolute, fold, relative, unfold
@@ -28,6 +29,8 @@ LINES = 60
 """How many lines a list may have."""
 
 SUFFIX = ".toml"
+
+_FIRST = 1024
 
 _SINCE, _UNTIL = " {since} ", " {until} "
 """No folded name can equal this, because folding doubles a name's own braces."""
@@ -77,6 +80,7 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     from hosim.io import reading
 
     target = Path(path)
+    confined(target, target.parent, os.fspath(path))
     content = text.encode()
     with suppress(OSError):  # missing or unreadable: writing reports what is wrong
         if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:
@@ -151,7 +155,7 @@ def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
     yield "items = ["
     for label, text, value, count in sorted(kept):
         each = f"{count} x {say(value)} = {say(value * count)}" if count > 1 else say(value)
-        yield f"  {quoted(f'{label} {value} {text}')},  # {each}"
+        yield f"  {quoted(f'{as_word(label)} {value} {text}')},  # {each}"
     yield "]"
     others = listing.others + sum(row[3] for row in left)
     if others:
@@ -171,7 +175,7 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
                 raise ValueError("no number")
             folded, _, until = folded.partition(_UNTIL)
             folded, _, since = folded.partition(_SINCE)
-            items += [Item(label, name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
+            items += [Item(of_word(label), name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
             within("records", len(items))
         except InputError as error:
             raise InputError(error.message, source=source, where=f"{where}.items[{i}]") from None
@@ -194,7 +198,39 @@ def _span(item: Item) -> str:
     return text
 
 
+def as_word(name: str) -> str:
+    """A name as one word of a line, however many it has; :func:`of_word` gives it back.
+
+    >>> as_word("kv cache 50%")
+    'kv%20cache%2050%25'
+    """
+    return "".join(c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass") for c in name)
+
+
+def of_word(word: str) -> str:
+    """The name that :func:`as_word` wrote.
+
+    >>> of_word("kv%20cache%2050%25")
+    'kv cache 50%'
+    """
+    return unquote(word, errors="surrogatepass")
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a file has the format of a baseline in its first lines."""
+    with suppress(OSError), path.open("rb") as stream:
+        return b'format = "hosim.baseline' in stream.read(_FIRST)
+    return False
+
+
+def confined(path: Path, folder: Path, source: str, where: str | None = None) -> Path:
+    """The path, unless links and dots lead it out of the folder. Raises :class:`InputError`."""
+    if folder.resolve() not in path.resolve().parents:
+        raise InputError(f"expected a place inside {os.fspath(folder.resolve())}, got {path.resolve()}", source=source, where=where)
+    return path
+
+
 def quoted(text: str) -> str:
     """``text`` as a basic string of TOML."""
-    plain = text.encode("utf-8", "replace").decode()
+    plain = text.encode("utf-8", "backslashreplace").decode()
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.gate.baselines import SUFFIX
+from hosim.gate.baselines import SUFFIX, confined, is_baseline
 from hosim.gate.metrics import Tolerance, parse_tolerances
 from hosim.limits import within
 
@@ -90,10 +90,10 @@ class Suite:
         return self.baselines / f"{name.partition('/')[0]}{SUFFIX}"
 
     def without_case(self) -> list[str]:
-        """Names of baseline files that belong to no case and no matrix, sorted."""
+        """Names of baseline files that belong to no case and no matrix, sorted; what hosim has not written is no baseline."""
         named = {case.matrix or case.name for case in self.cases}
         listed = sorted(self.baselines.glob(f"*{SUFFIX}")) if self.baselines.is_dir() else []
-        return [path.name.removesuffix(SUFFIX) for path in listed if path.name.removesuffix(SUFFIX) not in named]
+        return [path.name.removesuffix(SUFFIX) for path in listed if path.name.removesuffix(SUFFIX) not in named and is_baseline(path)]
 
     def named(self, names: Iterable[str]) -> tuple[Case, ...]:
         """The cases with these names, or all cases without names; a matrix's name and patterns (``*``, ``?``) select several.
@@ -179,7 +179,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
             raise InputError(str(error), source=source, where=where) from None
         except InputError as error:
             raise InputError(error.message, source=source, where=where) from None
-    return Suite(source, folder / data.get("baselines", FOLDER), tuple(cases))
+    kept = confined(folder / data.get("baselines", FOLDER), folder, source, "baselines")
+    return Suite(source, kept, tuple(cases))
 
 
 def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]) -> list[Case]:

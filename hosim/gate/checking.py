@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain, groupby
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -17,7 +18,7 @@ from hosim.gate import baselines, matrix_file
 from hosim.gate.cases import Case, Suite
 from hosim.gate.measure import measure, measure_lines
 from hosim.gate.record import Measured
-from hosim.gate.verdict import CaseVerdict, judge
+from hosim.gate.verdict import ERROR, CaseVerdict, judge
 from hosim.new_processes import belong_to, without_ctrl_c
 from hosim.plain_text import one_line
 from hosim.study.runners import cores
@@ -29,7 +30,16 @@ Telling = Callable[[str], None]
 _OPS = 1000
 """The assumed number of ops of a case for which it is unknown."""
 
-_Answer = tuple[Measured | None, "CaseError | None"]
+
+@dataclass(frozen=True)
+class CaseError:
+    """Why a case cannot be measured, or its baseline not be read."""
+
+    case: str
+    message: str
+
+
+_Answer = Measured | CaseError
 
 
 def check(
@@ -37,20 +47,39 @@ def check(
 ) -> list[CaseVerdict]:
     """The verdict of each case of ``names`` (all cases without names), in the suite's order.
 
-    If all cases are checked, baselines that belong to no case follow as missing. ``jobs`` and ``kept`` are those of :func:`measured`.
-    Raises :class:`HosimError` for an invalid case or baseline file.
+    If all cases are checked, baselines that belong to no case follow as missing. A case that cannot be measured, or whose baseline is
+    damaged, is an error and leaves the others alone. ``jobs`` and ``kept`` are those of :func:`measured`.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
-    known = _known(suite, cases)  # first, because finding a damaged file needs no replay
-    verdicts = []
-    ops = {name: before.record.durations.count for name, before in known.items() if before.record is not None}
-    for case, now in zip(cases, measured(cases, jobs, kept, tell, ops), strict=True):
-        file = suite.baseline(case.name).as_posix()
-        verdicts.append(judge(case.name, known.get(case.name), now, case.tolerances, baseline=file))
+    known = _known(suite, cases)
+    ops = {name: m.record.durations.count for name, m in known.items() if isinstance(m, Measured) and m.record is not None}
+    readable = [case for case in cases if not isinstance(known.get(case.name), CaseError)]
+    found = dict(zip([case.name for case in readable], measured(readable, jobs, kept, tell, ops), strict=True))
+    verdicts = [_judged(suite, case, known.get(case.name), found.get(case.name)) for case in cases]
     listed = {case.name for case in suite.cases}
     lost = [] if wanted else sorted({*suite.without_case(), *(name for name in known if name not in listed)})
     return verdicts + [judge(name, None, None, {}, baseline=suite.baseline(name).as_posix()) for name in lost]
+
+
+def _judged(suite: Suite, case: Case, known: _Answer | None, now: _Answer | None) -> CaseVerdict:
+    file = suite.baseline(case.name).as_posix()
+    for one in (known, now):
+        if isinstance(one, CaseError):
+            return CaseVerdict(case.name, ERROR, note=one.message, baseline=file)
+    assert not isinstance(known, CaseError)
+    assert not isinstance(now, CaseError)
+    return judge(case.name, known, now, case.tolerances, baseline=file)
+
+
+def errors_in_one(errors: Sequence[CaseError]) -> HosimError:
+    """The first error, and how many more there are.
+
+    >>> str(errors_in_one([CaseError("a", "no such file"), CaseError("b", "no such file")]))
+    'case a: no such file (and 1 more)'
+    """
+    first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return HosimError(f"case {first.case}: {one_line(first.message, LONGEST // 2)}{more}")
 
 
 def write(
@@ -65,17 +94,19 @@ def write(
     """Write the baseline of each case of ``names`` (all cases without names); returns the files that changed.
 
     ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that belong to no case. A matrix has a line
-    for a case that does not fit; for another such case, raises :class:`InfeasibleError` once everything is written. Raises
-    :class:`HosimError` as :func:`check` does.
+    for a case that does not fit. For another such case raises :class:`InfeasibleError`, and for one that cannot be measured
+    :class:`HosimError`, once everything else is written. Raises :class:`InputError` for a damaged file that is to be kept.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
     matrices = _matrices(suite, cases, damaged=not only_new and not wanted)
     there = {name for lines in matrices.values() for name in lines}
     cases = tuple(case for case in cases if not (only_new and (case.name in there if case.matrix else suite.baseline(case.name).is_file())))
-    changed, failed = [], []
+    changed, failed, errors = [], [], []
     for case, now in zip(cases, measured(cases, jobs, kept, tell), strict=True):
-        if case.matrix is not None:
+        if isinstance(now, CaseError):
+            errors.append(now)
+        elif case.matrix is not None:
             matrices[case.matrix][case.name] = now
         elif now.record is None:
             failed.append(f"{case.name}: {now.error}")
@@ -91,6 +122,8 @@ def write(
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)
         changed.append(suite.baseline(name))
+    if errors:
+        raise errors_in_one(errors)
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise InfeasibleError(f"no baseline written, because the case does not fit: {failed[0]}{more}")
@@ -105,13 +138,18 @@ def known_baseline(suite: Suite, name: str) -> Measured | None:
     return matrix_file.load(file, matrix).get(name) if within else Measured(baselines.load(file))
 
 
-def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, Measured]:
-    """The baselines of the cases by their names, and those of the other lines of their matrices."""
-    known = {name: now for lines in _matrices(suite, cases).values() for name, now in lines.items()}
-    for case in cases:
-        found = known_baseline(suite, case.name) if case.matrix is None else None
-        if found is not None:
-            known[case.name] = found
+def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
+    """The baselines of the cases by their names, and those of the other lines of their matrices; an error for each damaged one."""
+    known: dict[str, _Answer] = {}
+    for place, of in groupby(sorted(cases, key=lambda case: case.matrix or ""), key=lambda case: case.matrix or case.name):
+        asked = list(of)
+        try:
+            if asked[0].matrix is not None:
+                known |= _matrices(suite, asked)[place]
+            elif (found := known_baseline(suite, place)) is not None:
+                known[place] = found
+        except InputError as error:
+            known |= {case.name: CaseError(case.name, str(error)) for case in asked}
     return known
 
 
@@ -135,26 +173,46 @@ def measured(
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
     ops: Mapping[str, int] = MappingProxyType({}),
-) -> Iterator[Measured]:
-    """Each case's measurement, in order, by up to ``jobs`` processes (-1: one per core).
+) -> Iterator[Measured | CaseError]:
+    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per core).
 
-    ``ops`` has the number of ops of a case, if known: several processes begin with the largest case, so that it does not come last. Raises
-    :class:`HosimError`, naming the case, for an invalid case.
+    ``ops`` has the number of ops of a case, if known: several processes begin with the largest case, so that it does not come last.
     """
     groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
     count = min(len(groups), cores() if jobs == -1 else jobs)
-    if count < 2:
-        yield from _told(cases, chain.from_iterable(map(partial(_attempts, kept=kept), groups)), tell)
-        return
+    answers = (_attempts(group, kept) for group in groups) if count < 2 else _in_processes(groups, count, kept, ops)
+    for case, now in zip(cases, chain.from_iterable(answers), strict=True):
+        tell(case.name)
+        yield now
+
+
+def _in_processes(groups: Sequence[Sequence[Case]], count: int, kept: Path | None, ops: Mapping[str, int]) -> Iterator[list[_Answer]]:
+    """The answers of each group, in order. A process that is killed ends its pool: each group that has no answer then gets its own."""
+    size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
+    started: dict[int, Future[list[_Answer]]] = {}
+    with _pool(count) as pool:
+        with suppress(BrokenProcessPool), without_ctrl_c():
+            for k in sorted(range(len(groups)), key=lambda k: -size[k]):
+                started[k] = pool.submit(_attempts, groups[k], kept)
+        for k, group in enumerate(groups):
+            known = k in started and not isinstance(started[k].exception(), BrokenProcessPool)
+            yield started[k].result() if known else _alone(group, kept)
+
+
+def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
+    with suppress(BrokenProcessPool), _pool(1) as pool:
+        with without_ctrl_c():
+            started = pool.submit(_attempts, group, kept)
+        return started.result()
+    return [CaseError(case.name, "the process that measured it was killed, perhaps for lack of memory") for case in group]
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     others = active_children()
     with ProcessPoolExecutor(count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)) as pool:
         try:
-            size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
-            with without_ctrl_c():
-                started = {k: pool.submit(_attempts, groups[k], kept) for k in sorted(range(len(groups)), key=lambda k: -size[k])}
-            yield from _told(cases, chain.from_iterable(started[k].result() for k in range(len(groups))), tell)
-        except BrokenProcessPool:
-            raise HosimError("a process that measured a case was killed, perhaps for lack of memory; try --jobs 1") from None
+            yield pool
         except KeyboardInterrupt:  # an interrupt should not wait for running cases
             for child in active_children():
                 if child not in others:
@@ -164,38 +222,14 @@ def measured(
             pool.shutdown(cancel_futures=True)
 
 
-def _told(cases: Sequence[Case], answers: Iterable[_Answer], tell: Telling) -> Iterator[Measured]:
-    for case, (now, error) in zip(cases, answers, strict=True):
-        tell(case.name)
-        if error is not None:
-            raise error
-        assert now is not None
-        yield now
-
-
-class CaseError(HosimError):
-    """An error in a case; it has the exit code of the original error."""
-
-    def __init__(self, case: str, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.args = (case, message, exit_code)  # what a worker process needs to hand it over
-        self.case = case
-        self.message = message
-        self.exit_code = exit_code
-
-    def __str__(self) -> str:
-        return one_line(f"case {self.case}: {self.message}", LONGEST)
-
-
 def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
-    """The measurements of one case, or of a matrix's cases that share a workload, up to the first error.
+    """The measurements of one case, or of a matrix's cases that share a workload; errors take the place of theirs."""
+    found = measure_lines(group, kept) if group[0].matrix is not None else [_attempt(group[0], kept)]
+    return [CaseError(case.name, str(now)) if isinstance(now, HosimError) else now for case, now in zip(group, found, strict=True)]
 
-    Errors are returned, because they have to cross from one process to another.
-    """
-    answers: list[_Answer] = []
+
+def _attempt(case: Case, kept: Path | None) -> Measured | HosimError:
     try:
-        for now in measure_lines(group, kept) if group[0].matrix is not None else [measure(group[0], kept)]:
-            answers.append((now, None))  # noqa: PERF401 - what is known before an error stays known
+        return measure(case, kept)
     except HosimError as error:
-        answers.append((None, CaseError(group[len(answers)].name, str(error), error.exit_code)))
-    return answers
+        return error

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from urllib.parse import quote, unquote
 
 from hosim.errors import InputError
-from hosim.gate.baselines import HEADER, quoted, save_text, version_lines
+from hosim.gate.baselines import HEADER, as_word, of_word, quoted, save_text, version_lines
 from hosim.gate.metrics import MAKESPAN, PEAK, family, human
 from hosim.gate.record import SOURCE, Listing, Measured, Record
 from hosim.versions import REPLAY
@@ -45,7 +44,7 @@ def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
                 source=os.fspath(path),
                 where=f"cases.{name}",
             )
-        metrics = {unquote(metric, errors="surrogatepass"): int(value) for metric, value in values.items()}
+        metrics = {of_word(metric): int(value) for metric, value in values.items()}
         found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], versions=versions))
     return found
 
@@ -79,15 +78,12 @@ def _lines(known: Mapping[str, Measured], hosim: str, versions: Mapping[str, int
         if record is None:
             yield f"{name} = {quoted(UNFIT)}"
             continue
-        words = [f"{_word(metric)} {value}" for metric, value in sorted(record.metrics.items()) if value]
+        words = [f"{as_word(metric)} {value}" for metric, value in sorted(record.metrics.items()) if value]
         words += [f"{key} {record.fingerprints[key]}" for key in (*FINGERPRINTS, SOURCE) if key in record.fingerprints]
         peaks = [
-            f"{_word(m.partition('.')[2])} {human(m, value)}" for m, value in sorted(record.metrics.items()) if value and family(m) == PEAK
+            f"{as_word(m.partition('.')[2])} {human(m, value)}"
+            for m, value in sorted(record.metrics.items())
+            if value and family(m) == PEAK
         ]
         told = ", ".join([human(MAKESPAN, record.metrics.get(MAKESPAN, 0)), *peaks])
         yield f"{name} = {quoted(' '.join(words))}  # {told}"
-
-
-def _word(name: str) -> str:
-    """A name as one word of a line, however many it has; ``unquote`` gives it back."""
-    return "".join(c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass") for c in name)

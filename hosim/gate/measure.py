@@ -13,7 +13,7 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.devices_of_graph import on_devices
 from hosim.engine.budget import parse_budget
-from hosim.errors import InfeasibleError, illegal_plan
+from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
@@ -91,17 +91,24 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
     return Measured(replace(record, peaks=peaks, notes=result.notes))
 
 
-def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured]:
-    """As :func:`measure_line`, for cases of one workload, which is read once. Raises :class:`HosimError` at the first invalid case."""
+def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured | HosimError]:
+    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the place of what it is raised for."""
     from hosim.io import find_hardware, load_hardware
 
-    graph = canonical(_graph(cases[0], kept))
-    fingerprint, source = graph_fingerprint(graph), _source(cases[0])
+    try:
+        graph = canonical(_graph(cases[0], kept))
+        fingerprint, source = graph_fingerprint(graph), _source(cases[0])
+    except HosimError as error:
+        yield from [error] * len(cases)
+        return
     machines: dict[str, Hardware] = {}
     for case in cases:
-        if case.hardware not in machines:
-            machines[case.hardware] = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
-        yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
+        try:
+            if case.hardware not in machines:
+                machines[case.hardware] = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
+            yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
+        except HosimError as error:
+            yield error
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:

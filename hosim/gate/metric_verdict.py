@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hosim.gate.metrics import OFF, Tolerance, human, tolerance_of, worsens
+from hosim.gate.metrics import OFF, SUMS, Tolerance, family, human, tolerance_of, worsens
 from hosim.units import human_percent
 
 REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
@@ -39,12 +39,14 @@ class MetricVerdict:
 def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:
     """A verdict for every metric of either record, by name.
 
-    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* a change within it. A metric that only one
-    of the two has is *new* or *missing*; it is neither if its value is 0, and it is drift if its tolerance is off.
+    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* a change within it. Bytes, times of waiting
+    and counts that one of the two does not have are 0 there: a tier that was empty held nothing. Another metric that only one of the two
+    has, such as a latency, is *new* or *missing*; it is drift if its tolerance is off.
     """
     verdicts = []
     for name in sorted({*before, *now}):
-        old, new, tolerance = before.get(name), now.get(name), tolerance_of(name, tolerances)
+        absent = 0 if family(name) in SUMS else None
+        old, new, tolerance = before.get(name, absent), now.get(name, absent), tolerance_of(name, tolerances)
         if old is None or new is None:
             known = old if new is None else new
             verdict = SAME if not known else DRIFT if tolerance == OFF else NEW if old is None else MISSING

@@ -37,6 +37,9 @@ LARGER = (THROUGHPUT, GOODPUT, FOUND)
 HOUR = 3600
 """Rates are whole numbers an hour."""
 
+SUMS = (PEAK, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
+"""Of these a record that does not have one has nothing of it: 0."""
+
 _BYTES, _SHARES = (PEAK, MOVED), (*LARGER, COUNT)
 
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")

@@ -9,7 +9,7 @@ from typing import Any
 
 from hosim.gate.metric_verdict import SAME, MetricVerdict
 from hosim.gate.metrics import FAMILIES, family, human
-from hosim.gate.verdict import CaseVerdict, summary
+from hosim.gate.verdict import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable
 from hosim.version import __version__
 
@@ -46,12 +46,13 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
 
 def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """JUnit XML: one test case per case, with an explanation if it failed."""
-    failing = sum(v.fails(strict) for v in verdicts)
-    suite = ET.Element("testsuite", name="hosim", tests=str(len(verdicts)), failures=str(failing), errors="0", skipped="0")
+    errors = sum(v.verdict == ERROR for v in verdicts)
+    failures = sum(v.fails(strict) for v in verdicts) - errors
+    suite = ET.Element("testsuite", name="hosim", tests=str(len(verdicts)), failures=str(failures), errors=str(errors), skipped="0")
     for v in verdicts:
         case = ET.SubElement(suite, "testcase", classname="hosim.check", name=_plain(v.case))
         if v.fails(strict):
-            failure = ET.SubElement(case, "failure", type=v.verdict, message=_plain(headline(v)))
+            failure = ET.SubElement(case, "error" if v.verdict == ERROR else "failure", type=v.verdict, message=_plain(headline(v)))
             failure.text = _plain("\n".join(details(v)))
         if v.notes:
             ET.SubElement(case, "system-out").text = _plain("\n".join(v.notes))

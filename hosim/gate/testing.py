@@ -26,6 +26,7 @@ from hosim.units import human_size, parse_size
 
 _ASKED = tuple(f.name for f in fields(Case) if f.name not in ("name", "folder", "tolerances"))
 
+_WRITTEN = pytest.StashKey[dict[Path, Record]]()
 _SHOWN = 8
 """The most resident tensors that a failure names."""
 
@@ -33,13 +34,16 @@ _SHOWN = 8
 class SimulatedStep:
     """One step of a model, or of the marker's workload, on the simulated machine that the marker ``hosim`` names.
 
-    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder; ``update`` rewrites baselines.
+    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder; ``update`` rewrites baselines, of which
+    ``written`` are those that tests of this run have written.
     """
 
-    def __init__(self, case: Case, folder: Path, update: bool) -> None:
+    def __init__(self, case: Case, folder: Path, update: bool, written: dict[Path, Record]) -> None:
         self._case = case
         self._folder = folder
         self._update = update
+        self._written = written
+        self._compared: dict[str, list[Record]] = {}
         self._graph: Graph | None = None
         self._measured: Measured | None = None
 
@@ -92,15 +96,21 @@ class SimulatedStep:
     ) -> None:
         """Fail if a metric is worse than the baseline by more than its tolerance, and say why.
 
-        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or ``name``. ``tolerance`` is as in
-        ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` also fails on improvements.
+        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or ``name``; that of the test's second
+        model has the number 2 behind its name. ``tolerance`` is as in ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict``
+        also fails on improvements.
         """
         __tracebackhide__ = True
         record = self._record()
-        path = self._folder / FOLDER / f"{_file_name(name or self._case.name)}{baselines.SUFFIX}"
+        called = self._numbered(name or self._case.name, record)
+        path = self._folder / FOLDER / f"{_file_name(called)}{baselines.SUFFIX}"
         try:
             given = parse_tolerances(tolerance or {}, "assert_matches_baseline")
+            baselines.confined(path.parent, self._folder, str(path.parent))
             if self._update:
+                there = self._written.setdefault(path, record)
+                if (there.computed, there.metrics) != (record.computed, record.metrics):
+                    _fail(f"{there.case} has written another model to {path}: give this baseline a name of its own")
                 baselines.save(record, path)
                 return
             if not path.is_file():
@@ -109,13 +119,21 @@ class SimulatedStep:
         except HosimError as error:
             _fail(str(error))
         assert self._measured is not None
-        found = judge(self._case.name, Measured(before), self._measured, {**self._case.tolerances, **given})
+        found = judge(called, Measured(before), self._measured, {**self._case.tolerances, **given})
         if found.fails(strict):
             _fail(
                 "\n".join(
                     [headline(found), *details(found), "if this change is intended, run pytest --hosim-update and commit the baseline"]
                 )
             )
+
+    def _numbered(self, name: str, record: Record) -> str:
+        """The name, with a number for each further model that is compared by it."""
+        compared = self._compared.setdefault(name, [])
+        if not any(record is one for one in compared):
+            compared.append(record)
+        number = 1 + next(k for k, one in enumerate(compared) if one is record)
+        return name if number == 1 else f"{name}-{number}"
 
     def _record(self) -> Record:
         __tracebackhide__ = True
@@ -155,7 +173,8 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
             check_serve(given, "marker hosim", "serve")
     except InputError as error:
         _fail(str(error))
-    return SimulatedStep(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update)
+    written = item.config.stash.setdefault(_WRITTEN, {})
+    return SimulatedStep(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update, written)
 
 
 def _file_name(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hosim.errors import InfeasibleError
+from hosim.errors import InfeasibleError, InputError
 from hosim.gate.causes import explain
 from hosim.gate.changed_since import changed_since
 from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, judge_metrics
@@ -14,14 +14,17 @@ from hosim.gate.record import REQUESTS, Measured, Record
 from hosim.gate.served_causes import explain_served
 from hosim.plain_text import counted
 
+ERROR = "error"
+"""The verdict of a case that cannot be measured, or whose baseline cannot be read."""
+
 INFEASIBLE = "infeasible"
 """The verdict of a case that no longer fits."""
 
-FAILING = (INFEASIBLE, MISSING, REGRESSION)
+FAILING = (ERROR, INFEASIBLE, MISSING, REGRESSION)
 """Verdicts that fail a check, the most serious first."""
 
 _ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
-_NOUNS = (REGRESSION, IMPROVEMENT, DRIFT)
+_NOUNS = (ERROR, REGRESSION, IMPROVEMENT, DRIFT)
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,12 @@ def judge(
     metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
     worse = [m for m in metrics if m.verdict == REGRESSION]
+    to_explain = worse or verdict in (MISSING, NEW)
     return CaseVerdict(
         case,
         verdict,
         metrics,
-        explanation=tuple((explain_served if REQUESTS in now.record.fingerprints else explain)(before, now, worse)) if worse else (),
+        explanation=tuple((explain_served if REQUESTS in now.record.fingerprints else explain)(before, now, worse)) if to_explain else (),
         note=changed_since(before, now.record),
         baseline=baseline,
         before=before,
@@ -105,7 +109,9 @@ def judge(
 
 
 def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
-    """0 if nothing fails, 3 if a case does not fit, else 1."""
+    """0 if nothing fails, 2 if a case is in error, 3 if one does not fit, else 1."""
+    if any(v.verdict == ERROR for v in verdicts):
+        return InputError.exit_code
     if any(v.verdict == INFEASIBLE for v in verdicts):
         return InfeasibleError.exit_code
     return int(any(v.fails(strict) for v in verdicts))

@@ -182,7 +182,7 @@ def test_two_processes_give_what_one_gives(folder: Path) -> None:
 def test_bad_input_is_one_line_and_exit_code_2(folder: Path, text: str, expected: str) -> None:
     (folder / "hosim.toml").write_text(text)
     out, told = hosim("check", code=2)
-    assert not out
+    assert bool(out) == expected.startswith("case ")  # else no case is known
     assert len(told.splitlines()) == 1
     assert expected in told
 
@@ -219,8 +219,7 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         ("shop_models.py", "cases.e.entry: expected package.module:function"),
     ):
         (folder / "hosim.toml").write_text(entry.replace("small", name) if "shop" not in name else entry.replace("shop_models:small", name))
-        out, told = hosim("check", "--jobs", "1", code=2)
-        assert not out
+        told = hosim("check", "--jobs", "1", code=2)[1]
         assert expected in told.splitlines()[-1]
     monkeypatch.delitem(sys.modules, "shop_models")
 
@@ -265,3 +264,64 @@ def test_a_plan_that_breaks_rules_is_one_line_with_the_count_of_the_rest(folder:
     (folder / "hosim.toml").write_text('[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\nplan = "plan.json"\n')
     out, err = hosim("baseline", "write", code=2)
     assert (out, err.count("\n"), "and 49 more" in err) == ("", 1, True), err
+
+
+def test_one_case_that_cannot_be_read_leaves_the_others_their_verdicts_and_reports(folder: Path) -> None:
+    """For each way of not being read: a workload that is not there, a damaged baseline, a function that raises."""
+    (folder / "shop_breaks.py").write_text("def broken():\n    raise RuntimeError('no luck')\n")
+    other = CASES.replace("cases.toy", "cases.bad")
+    breaks = '[cases.breaks]\nentry = "shop_breaks:broken"\nhardware = "toy"\n'
+    (folder / "hosim.toml").write_text(CASES + other.replace("toy.json", "none.json") + breaks + CASES.replace("cases.toy", "cases.last"))
+    told = hosim("baseline", "write", "-j", "1", code=2)[1]
+    assert told.splitlines()[-1].startswith("error: case bad: none.json: no file and no shipped workload")
+    assert told.endswith("(and 1 more)\n")
+    assert sorted(path.name for path in Path("hosim-baselines").iterdir()) == ["last.toml", "toy.toml"]
+    Path("hosim-baselines/last.toml").write_text("x")
+    worsen(folder)
+    reports = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--html", "h.html", "--github")
+    for jobs in ("1", "2"):
+        out, told = hosim("check", "-j", jobs, "--json", *reports, code=2)
+        found = {case["case"]: case["verdict"] for case in json.loads(out)["cases"]}
+        assert found == {"toy": "regression", "bad": "error", "breaks": "error", "last": "error"}
+        assert told.splitlines()[-1].startswith("error: case bad: none.json")
+    junit = ET.parse("j.xml").getroot()
+    assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == ("4", "1", "3")
+    assert [case.get("name") for case in junit if case.find("error") is not None] == ["bad", "breaks", "last"]
+    assert {result["ruleId"] for result in json.loads(Path("s.json").read_text())["runs"][0]["results"]} == {"regression", "error"}
+    assert "| bad | **error** | none.json" in Path("s.md").read_text()
+    assert "none.json" in Path("h.html").read_text()
+    assert sum(line.startswith("::error") for line in told.splitlines()) == 4
+
+
+def test_a_kind_with_spaces_is_written_and_read(folder: Path) -> None:
+    ops = [op | {"kind": "layer norm"} for op in WORKLOAD["ops"]]
+    (folder / "toy.json").write_text(json.dumps(WORKLOAD | {"ops": ops}))
+    hosim("baseline", "write", "-j", "1")
+    hosim("check", "-j", "1")
+    assert "no baseline changed" in hosim("baseline", "update", "-j", "1")[1]
+
+
+@pytest.mark.parametrize("how", ["dots", "absolute", "a link", "the folder itself", "a link of a file"])
+def test_baselines_lie_in_the_folder_of_the_cases(how: str, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    places = {"dots": f"../{outside.name}", "absolute": str(outside), "the folder itself": "."}
+    given = places.get(how, "kept-here")
+    (folder / "hosim.toml").write_text(f'baselines = "{given}"\n{CASES}')
+    if how == "a link":
+        (folder / "kept-here").symlink_to(outside)
+    elif how == "a link of a file":
+        (folder / "kept-here").mkdir()
+        (folder / "kept-here" / "toy.toml").symlink_to(outside / "toy.toml")
+    for command in ("write", "update"):
+        told = hosim("baseline", command, "-j", "1", code=2)[1]
+        assert f"expected a place inside {folder}" in told
+        assert len(told.splitlines()) == 1
+    assert list(outside.iterdir()) == []
+
+
+def test_update_removes_no_file_that_is_no_baseline(folder: Path) -> None:
+    (folder / "hosim.toml").write_text(f'baselines = "settings"\n{CASES}')
+    (folder / "settings").mkdir()
+    (folder / "settings" / "mine.toml").write_text("x = 1\n")
+    hosim("baseline", "update", "-j", "1")
+    assert sorted(path.name for path in (folder / "settings").iterdir()) == ["mine.toml", "toy.toml"]

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from gate_toys import machine, offloading, put, step, suite
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hosim.errors import InputError
 from hosim.gate import baselines, matrix_file
@@ -133,6 +136,43 @@ def test_its_text_in_full(tmp_path: Path) -> None:
     path = tmp_path / "below" / "x.toml"
     assert baselines.save(written, path)
     assert baselines.load(path) == written
+
+
+WORDS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
+    st.sampled_from(["layer norm", "a%20b", " {until} ", "\x00"]),
+)
+LISTINGS = st.lists(st.builds(Item, WORDS, WORDS, st.integers(1, 99), st.just(""), st.just("")), max_size=5).map(
+    lambda items: Listing(tuple(sorted(set(items), key=lambda item: (item.label, item.value, item.name))))
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(WORDS, LISTINGS, LISTINGS, LISTINGS)
+def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, held: Listing, moved: Listing, stalls: Listing) -> None:
+    written = replace(
+        record,
+        metrics={f"peak.{name}": 3, f"moved.{name}": 0},
+        machine={name: name},
+        peaks={name: PeakRecord(name, {name: 3}, held, moved)},
+        moved={name: moved} if moved.items else {},
+        stalls=stalls,
+        durations=held,
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "x.toml"
+        baselines.save(written, path)
+        again = baselines.load(path)
+        assert baselines.to_text(again) == baselines.to_text(written)
+        assert set(again.durations.items) == set(held.items)
+        assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (written.metrics, {name: 3}, written.moved.keys())
+        matrix_file.save({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
+
+
+def test_half_a_character_is_read_back_as_its_number(record: Record, tmp_path: Path) -> None:
+    """TOML cannot hold it."""
+    baselines.save(replace(record, metrics={f"peak.{chr(0xD800 + k)}": k for k in (1, 2)}), tmp_path / "x.toml")
+    assert baselines.load(tmp_path / "x.toml").metrics == {"peak.\\ud801": 1, "peak.\\ud802": 2}
 
 
 def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hosim.errors import HosimError, InputError
+from hosim.errors import InputError
 from hosim.gate import checking
 from hosim.gate.cases import Case, Suite, find_suite, load_suite, pairs
 from hosim.gate.metrics import OFF, Tolerance, parse_tolerances, tolerance_of
@@ -71,7 +71,8 @@ def test_baselines_of_a_suite(suite: Suite, tmp_path: Path) -> None:
     assert suite.without_case() == []
     (tmp_path / "kept").mkdir()
     for name in ("first.toml", "m.toml", "z.toml", "a.toml", "b.txt"):
-        (tmp_path / "kept" / name).write_text("")
+        (tmp_path / "kept" / name).write_text('format = "hosim.baseline/1"')
+    (tmp_path / "kept" / "other.toml").write_text("what hosim has not written is not removed")
     assert suite.without_case() == ["a", "z"]
     assert suite.baseline("m/w/toy/belady/90%") == suite.baseline("m") == tmp_path / "kept" / "m.toml"
 
@@ -177,12 +178,27 @@ def test_pairs_of_three_axes() -> None:
     assert pairs(["a", "x", "12"]) == [("a", "x", "1"), ("a", "x", "2")]
 
 
+KILLED = """import os
+from hosim import GraphBuilder
+
+def a():
+    b = GraphBuilder("a")
+    b.tensor("x", 30), b.op("f", "relu", outputs=["x"], duration_ns=5)
+    return b.build()
+
+b = c = a
+
+def deadly():
+    os._exit(9)
+"""
+
+
 def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed:
         """A pool whose processes die."""
 
         def __init__(self, count: int, mp_context: object, initializer: object, initargs: object) -> None:
-            assert (count, initializer, initargs) == (2, belong_to, (os.getpid(),))
+            assert (count in (1, 2), initializer, initargs) == (True, belong_to, (os.getpid(),))
 
         def __enter__(self) -> "Killed":
             return self
@@ -197,9 +213,16 @@ def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
             assert cancel_futures
 
     monkeypatch.setattr(checking, "ProcessPoolExecutor", Killed)
-    with pytest.raises(HosimError) as killed:
-        list(checking.measured([Case("a", "toy"), Case("b", "toy")], jobs=3))
-    assert str(killed.value) == "a process that measured a case was killed, perhaps for lack of memory; try --jobs 1"
+    found = list(checking.measured([Case("a", "toy"), Case("b", "toy")], jobs=3))
+    assert found == [checking.CaseError(name, "the process that measured it was killed, perhaps for lack of memory") for name in "ab"]
+
+
+def test_a_case_that_kills_its_process_is_an_error_and_no_other_is(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    cases = [Case(name, "toy", str(tmp_path), entry=f"killed:{name}", policy="resident") for name in ("a", "deadly", "b", "c")]
+    a, deadly, b, c = checking.measured(cases, jobs=2)
+    assert isinstance(deadly, checking.CaseError)
+    assert [now.record is not None for now in (a, b, c) if isinstance(now, Measured)] == [True] * 3
 
 
 def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +234,7 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
 
         def __init__(self, answers: object) -> None:
             self.result = lambda: answers
+            self.exception = lambda: None
 
     class Pool:
         """Runs everything at once, in this process."""
@@ -226,7 +250,7 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
 
         def submit(self, work: object, group: tuple[Case, ...], kept: object) -> Done:
             begun.append([case.name for case in group])
-            return Done([(Measured(None, case.name), None) for case in group])
+            return Done([Measured(None, case.name) for case in group])
 
         def shutdown(self, *, cancel_futures: bool) -> None:
             pass

@@ -178,7 +178,7 @@ def test_more_is_better_of_rates_and_hits() -> None:
 def test_what_is_refused(folder: Path, changed: tuple[str, str], message: str) -> None:
     (folder / "hosim.toml").write_text(FILE.format(blocks=200, more="").replace(*changed))
     with pytest.raises(hosim.HosimError) as caught:
-        check(load_suite(folder / "hosim.toml"))
+        write(load_suite(folder / "hosim.toml"))
     assert message in str(caught.value)
 
 
@@ -188,3 +188,23 @@ def test_weights_that_leave_no_room_are_infeasible(folder: Path) -> None:
     (found,) = check(load_suite(folder / "hosim.toml"))
     assert found.verdict == "infeasible"
     assert "leave no room for a cache" in found.note
+
+
+def test_a_tier_that_is_filled_from_nothing_is_a_regression(folder: Path) -> None:
+    """Without a cache below the device there is no peak of ddr in the baseline."""
+    write(suite_of(folder))
+    (found,) = check(suite_of(folder, more=', kv = "write_through"'))
+    assert found.verdict == "regression"
+    assert found.explanation[0] == "case: serve.kv is write_through, was not there"
+    assert [m.name for m in found.metrics if m.verdict == "regression"] == ["peak.ddr"]
+    write(suite_of(folder, more=', kv = "write_through"'))
+    (back,) = check(suite_of(folder))
+    assert back.verdict == "improvement"
+
+
+def test_a_figure_that_is_new_says_what_the_case_asks_otherwise(folder: Path) -> None:
+    (folder / "hosim.toml").write_text(FILE.format(blocks=200, more="").replace(', limit = "ttft=2ms"', ""))
+    write(load_suite(folder / "hosim.toml"))
+    (found,) = check(suite_of(folder))
+    assert found.verdict == "new"
+    assert found.explanation[0] == "case: serve.limit is ttft=2ms, was not there"

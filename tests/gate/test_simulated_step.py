@@ -36,7 +36,8 @@ def gate(folder: Path, *arguments: object, update: bool = False, **given: object
 
 
 def marked(folder: Path, marker: object, update: bool = False) -> SimulatedStep:
-    item = SimpleNamespace(path=folder / "test_memory.py", nodeid=NODE, get_closest_marker={"hosim": marker}.get)
+    config = SimpleNamespace(stash=pytest.Stash())
+    item = SimpleNamespace(path=folder / "test_memory.py", nodeid=NODE, get_closest_marker={"hosim": marker}.get, config=config)
     return gate_of(cast("pytest.Item", item), update)
 
 
@@ -166,3 +167,30 @@ def test_a_marker_that_is_missing_or_wrong(tmp_path: Path) -> None:
     assert failure(lambda: gate(tmp_path, "toy", colour=3, name="x")) == f"{takes} 'toy', colour, name"
     wrong = failure(lambda: gate(tmp_path, tolerance={"speed": "1%"}))
     assert wrong.startswith("marker hosim: tolerance.speed: unknown metric")
+
+
+def test_each_model_of_a_test_has_a_baseline(tmp_path: Path) -> None:
+    """The second one's has a number; what is compared again keeps its own."""
+
+    def compare(update: bool, *sizes: int) -> None:
+        step = gate(tmp_path, update=update)
+        for size in sizes:
+            step.model(graph(size)).assert_matches_baseline("two")
+            step.assert_matches_baseline("two", tolerance={"peak": "1%"})
+
+    compare(True, 30, 50)
+    assert sorted(path.name for path in (tmp_path / "hosim-baselines").iterdir()) == ["two-2.toml", "two.toml"]
+    compare(False, 30, 50)
+    assert failure(lambda: compare(False, 45, 50)).startswith("two: regression: peak.hbm: 85 B, was 70 B")
+    assert failure(lambda: compare(False, 30, 55)).startswith("two-2: regression: peak.hbm: 95 B, was 90 B")
+
+
+def test_two_tests_do_not_write_one_baseline(tmp_path: Path) -> None:
+    """The last one would be compared with both; the same figures may be written twice."""
+    first, same, other = (gate(tmp_path, update=True).model(graph(size)) for size in (30, 30, 50))
+    same._written = other._written = first._written  # as in one run of pytest
+    first.assert_matches_baseline("shared")
+    same.assert_matches_baseline("shared")
+    path = tmp_path / "hosim-baselines" / "shared.toml"
+    said = f"test_memory.TestMore.test_peak[a/b] has written another model to {path}: give this baseline a name of its own"
+    assert failure(lambda: other.assert_matches_baseline("shared")) == said

@@ -47,11 +47,21 @@ def test_stalls_and_traffic_fail_only_if_asked_to() -> None:
     assert verdict_of("moved.h2d", 100, 5000, moved="0 B", moved_h2d="off") == DRIFT
 
 
-def test_what_only_one_side_has_is_new_or_missing() -> None:
-    assert verdict_of("peak.pool", None, 5) == NEW
-    assert verdict_of("peak.pool", 5, None) == MISSING
-    assert verdict_of("peak.pool", None, 0) == verdict_of("peak.pool", 0, None) == SAME
-    assert verdict_of("moved.x", 5, None) == DRIFT
+def test_a_latency_that_only_one_side_has_is_new_or_missing() -> None:
+    assert verdict_of("tpot.p95", None, 5) == NEW
+    assert verdict_of("tpot.p95", 5, None) == MISSING
+    assert verdict_of("tpot.p95", 5, None, tpot="off") == DRIFT
+
+
+@pytest.mark.parametrize("metric", ["peak.pool", "moved.h2d", "makespan", "stall.weights", "wait.decode_queue", "count.kv_transfers"])
+@given(value=st.integers(0, 10**9))
+def test_bytes_times_and_counts_that_one_side_does_not_have_are_nothing(metric: str, value: int) -> None:
+    """However large the tolerance that is a share: of nothing it is nothing."""
+    strict = {metric.partition(".")[0]: "50%"}
+    for none in (None, 0):
+        assert verdict_of(metric, none, value, **strict) == (REGRESSION if value else SAME)
+        assert verdict_of(metric, value, none, **strict) == (IMPROVEMENT if value else SAME)
+    assert verdict_of("found.ddr", value, None) == (REGRESSION if value else SAME)
 
 
 def test_a_tolerance_is_absolute_or_a_share() -> None:
