@@ -166,8 +166,7 @@ def serve(
     from hosim.serving.scheduler import EngineLimits
     from hosim.serving.weight_setup import check_beside_cache
 
-    if scheduling_policy not in SCHEDULING:
-        raise InputError(unknown_name("scheduling policy", scheduling_policy, SCHEDULING), source="scheduling_policy")
+    _check_known(scheduling_policy, "scheduling policy", SCHEDULING, "scheduling_policy")
     limits = EngineLimits(
         whole(token_budget, "token_budget", 1),
         whole(max_sequences, "max_sequences", 1),
@@ -224,8 +223,7 @@ def serve(
     about |= {"guessed_collectives": guessed} if guessed else {}
     said = each_once((*modelled.notes, *(() if first is None else first.notes)))
     about |= {"notes": said} if said else {}
-    if router not in ROUTERS:
-        raise InputError(unknown_name("router", router, ROUTERS), source="router")
+    _check_known(router, "router", ROUTERS, "router")
     if link is not None:
         about |= {"instances": prefill_instances + decode_instances, "router": router}
         unlike = None
@@ -241,6 +239,13 @@ def serve(
     about |= {"instances": count, "router": router}
     served = serve_on_instances(listed, limits, held, time_of, count, ROUTERS[router], ahead=ahead, kv=tiers, weights=planned)
     return replace(served, about=about)
+
+
+def _check_known(value: object, what: str, known: Iterable[str], option: str) -> None:
+    """Raise :class:`InputError` for what is none of the known texts."""
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        raise InputError(unknown_name(what, value if isinstance(value, str) else f"{value!r:.60}", names), source=option)
 
 
 def serve_defaults() -> dict[str, Any]:
@@ -296,7 +301,9 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     if kv is None and not swaps:
         return None
     block_bytes = block_tokens * modelled.cache_bytes_per_token
-    setup = kv_setup("swap_only" if kv is None else kv, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers)
+    setup = kv_setup(
+        "swap_only" if kv is None else named(kv, "kv"), modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers
+    )
     policy, parameters = kv_policy(setup.policy)
     if policy.name != "sparse":
         return setup
@@ -348,8 +355,7 @@ def _size(text: str) -> int:
 
 def _sending(how: str, link: KvLink | None, tiers: KvSetup | None, layers: int) -> KvLink | None:
     """The way of caches with what is sent at once."""
-    if how not in SENDING:
-        raise InputError(unknown_name("way of sending", how, SENDING), source="kv_sending")
+    _check_known(how, "way of sending", SENDING, "kv_sending")
     if how == "whole":
         return link
     if link is None:

@@ -55,6 +55,8 @@ def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str
 
 
 def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str) -> dict[str, int]:
+    if not isinstance(asked, str | Mapping):
+        raise InputError(f"expected limits such as {example}, got {asked!r:.60}", source=source)
     pairs = list(asked.items()) if isinstance(asked, Mapping) else [part.partition("=")[::2] for part in asked.split(",")]
     limits: dict[str, int] = {}
     for name, value in ((str(name).strip(), value) for name, value in pairs):

@@ -260,3 +260,19 @@ def test_the_command_of_a_frontier(tmp_path):
     ):
         outcome = CliRunner().invoke(app, wrong)
         assert (outcome.exit_code, outcome.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("odd", [3, float("nan"), True, b"x", [], {"a": 1}, object(), (1, 2)], ids=lambda odd: type(odd).__name__)
+def test_options_of_another_type_are_refused_by_name(odd):
+    """These were refusals in Python's words, such as an attribute that an integer does not have."""
+    for option in ("router", "kv", "scheduling_policy", "kv_sending", "preemption", "kv_link", "blocks", "token_budget", "weights"):
+        if option in ("blocks", "token_budget") and odd == 3:
+            continue
+        engines = {"prefill_instances": 1, "decode_instances": 1} if option == "kv_link" else {}
+        with pytest.raises(InputError) as caught:
+            hosim.serve(MODEL, "h100-80gb-sxm", DRAWN, **{option: odd}, **engines)
+        assert caught.value.source == option
+    with pytest.raises(InputError, match=r"^limit: "):
+        hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, vary={"blocks": [9]}, limit=odd)
+    with pytest.raises(InputError, match=r"^within: "):
+        hosim.serve_fit(MODEL, "h100-80gb-sxm", DRAWN, largest="blocks=1,2", within=odd)
