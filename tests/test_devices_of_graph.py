@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_toy import recorded
 from typer.testing import CliRunner
 
 import hosim
@@ -140,3 +142,12 @@ def test_a_file_says_it_or_its_collectives_do(meta: dict[str, Any], ranks: int, 
             devices_of(b.build())
     else:
         assert devices_of(b.build()) == answer
+
+
+@pytest.mark.parametrize(
+    ("info", "devices"), [({"world_size": 8, "rank": 0}, 8), ({"world_size": "8"}, 1), ({"world_size": True}, 1), (None, 1)]
+)
+def test_a_recording_says_how_many_ranks_ran(info: object, devices: int, tmp_path: Path) -> None:
+    recording = recorded(train=True, kept_bytes=1000) | {"distributedInfo": info}
+    (tmp_path / "rank0.json").write_text(json.dumps(recording))
+    assert devices_of(hosim.load(tmp_path / "rank0.json")) == devices

@@ -122,7 +122,12 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
     reader = _Reader(origin)
     for position, raw, what in kept:
         _at(position, reader.read, what, raw, flows.get(position))
-    return reader.trace(name, document.get("deviceProperties"))
+    return replace(reader.trace(name, document.get("deviceProperties")), ranks=_ranks(document.get("distributedInfo")))
+
+
+def _ranks(said: object) -> int:
+    size = said.get("world_size") if isinstance(said, dict) else None
+    return size if type(size) is int and size > 0 else 1
 
 
 def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -176,6 +176,8 @@ class KinetoTrace:
     devices: Mapping[int, DeviceInfo]
     modules: tuple[Annotation, ...] = ()
     """Calls of ``nn.Module``s, such as ``nn.Module: Linear_3``."""
+    ranks: int = 1
+    """How many processes ran the program together, as ``distributedInfo`` says."""
 
     @property
     def kernels(self) -> tuple[DeviceOp, ...]:

@@ -24,6 +24,7 @@ from math import prod
 from typing import Any
 
 from hosim.allocator_blocks import in_blocks
+from hosim.devices_of_graph import DEVICES
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.kineto import read_kineto
@@ -85,6 +86,7 @@ def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None)
     meta: dict[str, Any] = {
         "source": "trace of the PyTorch profiler",
         **({MEASURED_ON: trace.device_name} if trace.device_name else {}),
+        **({DEVICES: trace.ranks} if trace.ranks > 1 else {}),
         "span_ns": trace.span_ns,
         "blocks": len(found.listed),
         "blocks_no_op_used": uses.unused,
