@@ -8,7 +8,7 @@ with more memory; a policy for which that does not hold may find a smaller budge
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,8 @@ def compare_machines(
         if rescale
         else notes(graph, *[question.hardware for question in each.values()])
     )
-    return Machines(graph, [_on_machine(question, progress) for question in asked], said)
+    lines = [_on_machine(question, progress) for question in asked]
+    return Machines(graph, lines, (*said, *_out_of_order(graph, lines)))
 
 
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
@@ -175,3 +176,35 @@ def _enough(line: OnMachine) -> str:
         return f", and {human_size(line.enough.budget_bytes)} are enough to be within {human_percent(NEAR - 1, 0)} of everything resident"
     slowdown = line.result.slowdown
     return "" if slowdown is None else f", {slowdown:.2f} times as long as with everything resident"
+
+
+_BOUND_BY_BYTES = 2
+"""Times the time of their FLOP that ops take for their bytes where device memory bounds the step."""
+
+
+def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
+    """A note for each machine on which a step that memory bounds takes longer than on one with less bandwidth.
+
+    With everything resident, a step whose bytes take most of its time should be ordered by bandwidth: else constants of kernels decide.
+    """
+    times = {line.hardware.name: (line.hardware, line.result.ideal_ns) for line in lines if line.result.ideal_ns}
+    bound = [(machine, ns) for machine, ns in times.values() if _bound_by_bytes(graph, machine)]
+    for machine, took in bound:
+        slower = [(other, ns) for other, ns in bound if other.device.bandwidth_bytes_per_s < machine.device.bandwidth_bytes_per_s]
+        ahead = min((pair for pair in slower if pair[1] < took), key=lambda pair: pair[0].device.bandwidth_bytes_per_s, default=None)
+        if ahead is not None:
+            more = machine.device.bandwidth_bytes_per_s / ahead[0].device.bandwidth_bytes_per_s
+            line = (
+                f"{ahead[0].name} is ahead of {machine.name}, whose memory has {more:.2g} times its bandwidth, in a step that memory "
+                "bounds: that order comes from constants of kernels that nobody measured on these machines, so do not go by it"
+            )
+            yield Note("order", line)
+
+
+def _bound_by_bytes(graph: Graph, machine: Hardware) -> bool:
+    """Whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a machine as their FLOP at its largest peak."""
+    if any(op.duration_ns is not None for op in graph.ops) or not machine.compute.peak_flops:
+        return False
+    moved = sum(op.bytes_accessed for op in graph.ops) / machine.device.bandwidth_bytes_per_s
+    computed = sum(op.flops / machine.compute.peak_flops.get(op.dtype, max(machine.compute.peak_flops.values())) for op in graph.ops)
+    return moved >= _BOUND_BY_BYTES * computed

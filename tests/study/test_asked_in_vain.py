@@ -56,3 +56,17 @@ def test_a_placement_that_leaves_some_weights_elsewhere_says_so(placement: str, 
         said = [note for note in table.attrs["notes"] if note.startswith("placement: ")]
         assert len(said) == (left is not None)
         assert all(f"says nothing of kind {left}" in note for note in said)
+
+
+def test_an_account_in_program_order_says_whose_order_it_is() -> None:
+    """Of a step on several streams: on one, nothing is freed late."""
+    from hosim.result import IN_PROGRAM_ORDER
+    from hosim.study.run_policy import Counting, replay
+
+    b = hosim.GraphBuilder("streams")
+    for name in ("x", "y"):
+        b.tensor(name, 8)
+        b.op(f"make {name}", "m", outputs=[name], duration_ns=5, stream=name)
+    for graph, said in ((b.build(), True), (streamed(), False)):
+        notes = replay(hosim.Plan(graph), TOY, 100, counting=Counting("caching", IN_PROGRAM_ORDER)).notes
+        assert any(line.startswith("account: the host runs ahead") for line in notes) == said
