@@ -20,7 +20,7 @@ from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, 
 from hosim.graph_rows import OpRow, TensorRow, make_ops, make_tensors
 from hosim.graph_users import CompactUsers
 from hosim.in_cells import InCells
-from hosim.plain_text import counted, printable
+from hosim.plain_text import counted, one_line, printable
 from hosim.units import human_size
 from hosim.whole_numbers import not_whole, whole
 
@@ -30,12 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["DEVICE", "KINDS", "MAIN_STREAM", "PERSISTENT_KINDS", "Graph", "GraphBuilder", "Op", "Tensor"]
 
 WHOLE = (int, type(None))
+TEXT = (str, type(None))
 
 
 def _kept(value: Any) -> Any:
     """An integer of Python for a whole number; anything else as it is, until the graph is checked."""
     number = whole(value)
     return value if number is None else number
+
+
+def _require_texts(where: str, **given: object) -> None:
+    """Raise :class:`GraphError` for the first of these that is no text."""
+    for key, value in given.items():
+        if not isinstance(value, str):
+            raise GraphError(f"expected a text, got {one_line(repr(value), 60)}", where=f"{where}.{key}")
 
 
 def _figure(op: str, field: str, value: Any) -> Any:
@@ -270,10 +278,14 @@ class GraphBuilder:
             If the name is taken.
         """
         index = self._tensor_index
+        if not name.__class__ is kind.__class__ is str or home.__class__ not in TEXT:
+            _require_texts(f"tensors[{len(index)}]", name=name, kind=kind, home="" if home is None else home)
         if name in index:
             raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name")
         if persistent is None:
             persistent = kind in PERSISTENT_KINDS
+        elif persistent.__class__ is not bool:
+            raise GraphError(f"expected true or false, got {one_line(repr(persistent), 60)}", where=f"tensors[{len(index)}].persistent")
         if size_bytes.__class__ is not int:
             size_bytes = _kept(size_bytes)
         row = size_bytes, kind, home, persistent
@@ -355,6 +367,18 @@ class GraphBuilder:
             If the name is taken, a tensor or an op is unknown, or one name stands in place of a list.
         """
         index, tensor_index, positions = self._op_index, self._tensor_index, self._positions
+        if (
+            not name.__class__
+            is kind.__class__
+            is stream.__class__
+            is dtype.__class__
+            is kernel.__class__
+            is processor.__class__
+            is message.__class__
+            is str
+        ):
+            texts = {"kind": kind, "stream": stream, "dtype": dtype, "kernel": kernel, "processor": processor, "message": message}
+            _require_texts(f"ops[{len(index)}]", name=name, **texts)
         if name in index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(index)}].name")
         if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
@@ -379,7 +403,9 @@ class GraphBuilder:
                 label, begin = "deps", len(positions)
                 positions.extend(map(index.__getitem__, deps))
                 awaited = len(positions) - begin
+            label = "also_on"
             others = tuple([(other, _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on else ()
+            label = "sizes"
             if sizes:
                 sizes = tuple([_figure(name, "sizes", size) for size in sizes])
             if duration_ns.__class__ not in WHOLE:
@@ -409,6 +435,12 @@ class GraphBuilder:
         except BaseException as error:
             place = f"ops[{len(index)}].{label}[{len(positions) - begin}]"
             del positions[start:]
+            if isinstance(error, TypeError | AttributeError):
+                parts = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "also_on": also_on, "sizes": sizes}
+                what = {"also_on": "a mapping of processors to durations", "sizes": "a list of sizes"}.get(label, "a list of names")
+                raise GraphError(
+                    f"expected {what}, got {one_line(repr(parts.get(label, deps)), 60)}", where=f"ops[{len(index)}].{label}"
+                ) from None
             if isinstance(error, KeyError):
                 what = "earlier op" if label == "deps" else "tensor"
                 raise GraphError(f"unknown {what} {error.args[0]!r}", where=place) from None

@@ -187,3 +187,33 @@ def test_an_unknown_name_that_an_iterator_gives_is_named(label, what):
     with pytest.raises(GraphError) as refused:
         builder.op("f", "matmul", **({"inputs": (), "outputs": ()} | {label: iter(["lost"])}))
     assert str(refused.value) == f"ops[0].{label}[0]: unknown {what} 'lost'"
+
+
+WRONG = (3, [], None, {"a": 1}, b"x", 1.5, float("nan"), ["y"], [["x"]], ("x", 3))
+
+
+@pytest.mark.parametrize(
+    "field", ["inputs", "outputs", "mutates", "deps", "also_on", "sizes", "kind", "stream", "dtype", "name", "message"]
+)
+def test_what_is_no_text_and_no_list_of_names_is_refused_by_name(field: str) -> None:
+    """In hosim's words: Python's would name neither the op nor the field."""
+    refused = 0
+    for value in WRONG:
+        builder = GraphBuilder("toy")
+        builder.tensor("x", 4, "parameter")
+        try:
+            builder.op(**{"name": "f", "kind": "any", field: value})
+            builder.build()
+        except GraphError as error:
+            refused += 1
+            assert field in str(error)
+    assert refused >= 6
+
+
+@pytest.mark.parametrize("field", ["name", "size_bytes", "kind", "home", "persistent"])
+def test_what_is_no_field_of_a_tensor_is_refused_by_name(field: str) -> None:
+    for value in ([], {"a": 1}, 1.5, [["x"]]):
+        builder = GraphBuilder("toy")
+        fields = {"name": "x", "size_bytes": 4, field: value}
+        with pytest.raises(GraphError, match=field):
+            (builder.tensor(**fields), builder.build())
