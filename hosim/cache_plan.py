@@ -76,6 +76,22 @@ class Proof:
     bound_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOrigin:
+    """What a plan was made for.
+
+    ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each size in bytes, ``ops`` how many of its ops
+    have each fingerprint, which is that of what they compute. ``machine`` is a fingerprint of the figures of ``hardware``, a name.
+    """
+
+    graph: str
+    sizes: Mapping[str, int]
+    ops: Mapping[str, int]
+    hardware: str = ""
+    machine: str = ""
+    budget_bytes: int | None = None
+
+
 class MemoryView(Protocol):
     """What a runtime policy may look at while the replay runs. Positions are those of the plan's graph."""
 
@@ -150,7 +166,9 @@ class Plan(Deriving, InCells):
     edits
         How ``graph`` came from the workload, if it is not the workload's own.
     made_for
-        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are neither saved nor compared.
+        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are not compared.
+    origin
+        What its file says that it was made for (:class:`PlanOrigin`). It is not compared.
     judgement
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
     proof
@@ -182,6 +200,7 @@ class Plan(Deriving, InCells):
     runtime: RuntimeFactory | None = field(default=None, compare=False)
     edits: Edits | None = None
     made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
+    origin: PlanOrigin | None = field(default=None, compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
     proof: Proof | None = field(default=None, compare=False, repr=False)
 

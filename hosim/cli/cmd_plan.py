@@ -62,6 +62,8 @@ def plan(
     --top N and --all print every table, --json prints all figures. Exit code 3 if the policy finds no plan, or the plan to explain does
     not fit.
     """
+    from dataclasses import replace
+
     from hosim.analysis.no_offload import no_offload
     from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours, least_in_parts
     from hosim.cache_plan import counted_cache_ops
@@ -110,7 +112,7 @@ def plan(
     if output is not None:
         again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
         again += f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice" if made.moved_ops else ""
-        save_plan(made, output)
+        save_plan(replace(made, made_for=(machine, budget_bytes)), output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
         from hosim.planner.hyperoffload.explain import explain as explained

@@ -36,13 +36,15 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.targets import written
-from hosim.cli.terminal import say, warn
-from hosim.errors import InfeasibleError
+from hosim.cli.terminal import note, say, warn
+from hosim.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from hosim.analysis.finding import Finding
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
+
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse a plan that was made for another workload, machine or budget.")]
 
 MemoryViz = Annotated[
     Path | None,
@@ -65,6 +67,7 @@ def replay(
     account: Account = "time",
     devices: Devices = None,
     rescale: Rescale = False,
+    strict: Strict = False,
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
@@ -80,6 +83,7 @@ def replay(
     """
     from dataclasses import replace
 
+    from hosim.analysis.plan_origin import changed_line
     from hosim.analysis.verifier import verify
     from hosim.devices_of_graph import on_devices
     from hosim.engine.resident_step import resident_step
@@ -99,6 +103,10 @@ def replay(
     machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
+    if (changed := changed_line(loaded, machine, budget_bytes)) is not None:
+        if strict:
+            raise InputError(f"{changed}; plan again, or replay it without --strict", source=str(plan))
+        note(f"plan: {changed}")
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
     for line in _warnings(findings):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
 
+from hosim.analysis.plan_origin import changed_line
 from hosim.analysis.whole_moves import WholeMoves, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel.guessed_collectives import guessed_collectives
@@ -82,7 +83,7 @@ def of_device(
         peers_ns=sum(waited.values()) if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
-        notes=_notes(plan, hardware, moves, sum([c.bytes for c in memory.channels])),
+        notes=(*_notes(plan, hardware, moves, sum([c.bytes for c in memory.channels])), *_changed(plan, hardware, budget_bytes)),
         unused_bytes=sum([one.unused_bytes for one in moves]) or None,
         allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
         jitter=jitter,
@@ -94,6 +95,11 @@ def of_device(
 def _notes(plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int) -> tuple[str, ...]:
     whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
     return (*map(str, notes(plan.graph, hardware)), *whole)
+
+
+def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:
+    line = changed_line(plan, hardware, budget_bytes)
+    return () if line is None else (f"plan: {line}",)
 
 
 def _longer(device: DeviceReplay) -> tuple[Counter[str], Counter[str]]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hosim import engine
+from hosim.analysis.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.devices_of_graph import on_devices
 from hosim.engine.budget import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
-from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest

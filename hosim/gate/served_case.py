@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hosim.analysis.canonical import canonical, digest, graph_fingerprint
 from hosim.errors import InfeasibleError, InputError
-from hosim.gate.canonical import canonical, digest, graph_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import source_digest

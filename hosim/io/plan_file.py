@@ -6,7 +6,8 @@ import os
 from operator import attrgetter
 from typing import Any
 
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.analysis.plan_origin import origin_of
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan, PlanOrigin
 from hosim.collector import no_collection
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
@@ -14,7 +15,23 @@ from hosim.errors import InputError
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.io import reading
-from hosim.io.key_tables import NAME, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, inside, literal, optional, several
+from hosim.io.key_tables import (
+    COUNT,
+    NAME,
+    TEXT,
+    Key,
+    KeyTable,
+    Kind,
+    Names,
+    constant,
+    errors_of,
+    format_key,
+    inside,
+    literal,
+    mapping,
+    optional,
+    several,
+)
 from hosim.io.validators import Format, Name
 from hosim.plain_text import counted
 
@@ -89,6 +106,22 @@ _EDITS = (
 """What a plan changes about the workload: read before the rest, whose names are those of the graph that it makes."""
 
 
+_COUNTS = mapping(COUNT)
+
+_ORIGIN = KeyTable(
+    "PlanOriginModel",
+    """The workload, by a fingerprint and by how many tensors have each size and how many ops each fingerprint; the machine and the budget.
+    """,
+    PlanOrigin,
+    Key("graph", TEXT),
+    Key("sizes", _COUNTS, required=True),
+    Key("ops", _COUNTS, required=True),
+    Key("hardware", TEXT, brief=True),
+    Key("machine", TEXT, brief=True),
+    Key("budget_bytes", optional(COUNT), brief=True),
+)
+
+
 def _plan(graph: Graph) -> KeyTable[Plan]:
     """The table of a plan whose names are those of ``graph``."""
     tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
@@ -103,6 +136,7 @@ order, ``recompute`` the ops that it runs again; cache ops refer to tensors and 
         format_key("plan"),
         constant("workload", TEXT, attrgetter("workload.name")),
         Key("policy", TEXT),
+        Key("made_for", optional(_ORIGIN.kind), "origin", get=origin_of, default=None, brief=True),
         *_EDITS,
         Key("initial", _initial(tensors)),
         Key("cache_ops", several(_cache_ops(tensors, ops).kind)),

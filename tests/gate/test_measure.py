@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hosim.analysis.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.api.inputs import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.errors import InputError, PlanError
-from hosim.gate.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.gate.cases import Case
 from hosim.gate.measure import measure, measure_graph, measure_lines
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
