@@ -193,13 +193,17 @@ def enclosing(word: str) -> Callable[[hosim.Graph, hosim.Hardware, int], Plan]:
     return named
 
 
+TIMES = "durations: times as given for all 6 ops"
+
+
 def test_a_machine_with_less_than_the_budget_is_named() -> None:
-    assert hosim.compare(GRAPH, MACHINE, "resident", "1 GB").attrs["notes"] == ["using 1000 B, all that the device of two tiers has"]
+    assert hosim.compare(GRAPH, MACHINE, "resident", "1 GB").attrs["notes"] == [TIMES, "using 1000 B, all that the device of two tiers has"]
     roomy = replace(MACHINE, name="roomy", tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**10), *MACHINE.tiers[1:]))
     assert hosim.compare(GRAPH, [roomy, MACHINE], "resident", "1 GB").attrs["notes"] == [
-        "using 1000 B, all that the device of two tiers has"
+        TIMES,
+        "using 1000 B, all that the device of two tiers has",
     ]
-    assert hosim.compare(GRAPH, MACHINE, "resident", "90%").attrs["notes"] == []
+    assert hosim.compare(GRAPH, MACHINE, "resident", "90%").attrs["notes"] == [TIMES]
 
 
 def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:
@@ -214,12 +218,12 @@ def test_a_sweep_takes_grids_lists_and_a_file(tmp_path: Path) -> None:
     assert list(listed["makespan_ns"]) == list(grid["makespan_ns"])
     assert seen[-1] == (4, 4, 0)
     assert_frame_equal(hosim.sweep(GRAPH, MACHINE, "belady", vary=points, output=tmp_path / "rows.csv", jobs=1), listed)
-    assert listed.attrs["notes"] == []
+    assert listed.attrs["notes"] == [TIMES]
     linked = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
     held = hosim.sweep(GRAPH, linked, "belady", vary={"channels.h2d.bandwidth+fabrics.link.bandwidth": ["1 GB/s"]}, jobs=1)
-    assert held.attrs["notes"] == []
+    assert held.attrs["notes"] == [TIMES]
     held = hosim.sweep(GRAPH, linked, "belady", vary=[{"channels.h2d.bandwidth": "3 GB/s", "fabrics.link.bandwidth": "2 GB/s"}], jobs=1)
-    assert [note.partition(",")[0] for note in held.attrs["notes"]] == ["channels.h2d.bandwidth exceeds that of fabrics.link"]
+    assert [note.partition(",")[0] for note in held.attrs["notes"]] == [TIMES, "channels.h2d.bandwidth exceeds that of fabrics.link"]
     with pytest.raises(InputError, match="budget: 0 B leaves no memory at all"):
         hosim.sweep(GRAPH, MACHINE, "belady", "0 B", vary=points)
     with pytest.raises(InputError, match="expected points, each a mapping"):
@@ -261,7 +265,9 @@ def test_what_is_not_given() -> None:
         for key, given in inspect.signature(function).parameters.items()
         if isinstance(given.default, int | float)
     }
+    asked = ("blame", "compare", "fit", "frontier", "plan", "robustness", "sweep")
     assert numbers == {
+        **{f"{name} rescale": False for name in asked},
         "sweep jobs": -1,
         "frontier points": 9,
         "frontier refine": 4,
@@ -374,16 +380,17 @@ def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
         found[function.__name__] = {
             name: value for name, value in given.items() if value is not inspect.Parameter.empty and value is not None
         }
-    policy = {"policy": "hyperoffload"}
+    rescale = {"rescale": False}
+    policy = {"policy": "hyperoffload", **rescale}
     assert found == {
         "blame": {**policy, "more_memory": "1 GB", "more_bandwidth": "10 GB/s"},
-        "compare": {},
+        "compare": rescale,
         "diff": {},
         "explain": {},
         "fit": policy,
         "frontier": {**policy, "points": 9, "refine": 4},
         "plan": policy,
-        "robustness": {"runs": 20, "op_sigma": 0.05, "transfer_sigma": 0.1, "seed": 0, "order": False},
+        "robustness": {**rescale, "runs": 20, "op_sigma": 0.05, "transfer_sigma": 0.1, "seed": 0, "order": False},
         "sweep": {**policy, "jobs": -1},
     }
 
