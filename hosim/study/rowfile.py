@@ -7,6 +7,7 @@ in the order of the points: a resumed sweep yields a byte-identical file.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
@@ -227,11 +228,7 @@ class RowFile:
 
 
 def _lock(descriptor: int, name: str) -> None:
-    """Keep other processes from writing to the same file, if the system has file locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return
+    """Keep other processes from writing to the same file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
