@@ -70,7 +70,6 @@ HARDWARE: dict[str, Any] = {
             "bandwidth": "100 GB/s",
             "scope": "host",
             "pageable": ["input"],
-            "pin": {"time": "3 ns", "pool": True},
             "compute": {"peak": {"fp32": "1 TFLOP/s"}, "efficiency": 0.5, "launch": "20 ns"},
         },
         "nvme": {"capacity": "90 kB", "bandwidth": "1 GB/s", "scope": "global"},
