@@ -7,6 +7,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,14 @@ def test_depth_is_that_of_the_data(document: Any, deepest: int, spaced: bool) ->
     """Brackets, quotes and backslashes in strings do not count."""
     text = json.dumps(document, separators=None if spaced else (",", ":")).encode()
     assert bounded._is_deeper(text, deepest) == (depth_of(document) > deepest)
+
+
+def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
+    """Every string of up to five quotes, backslashes, brackets and others, with a list behind it."""
+    for length in range(6):
+        for letters in product('"\\[a', repeat=length):
+            text = json.dumps(["".join(letters), [1]]).encode()
+            assert [bounded._is_deeper(text, deepest) for deepest in (1, 2)] == [True, False]
 
 
 @given(st.lists(st.integers(1, 90), max_size=12), st.integers(10, 60))
