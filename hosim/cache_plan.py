@@ -92,6 +92,10 @@ class PlanOrigin:
     budget_bytes: int | None = None
 
 
+UNSAID = PlanOrigin("", {}, {})
+"""That of a file that a policy made and that does not say it, as hosim's files did not before."""
+
+
 class MemoryView(Protocol):
     """What a runtime policy may look at while the replay runs. Positions are those of the plan's graph."""
 

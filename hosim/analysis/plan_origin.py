@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from hosim.analysis.canonical import canonical, digest, graph_fingerprint
-from hosim.cache_plan import Plan, PlanOrigin
+from hosim.cache_plan import UNSAID, Plan, PlanOrigin
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
@@ -19,6 +19,8 @@ from hosim.units import human_size
 
 def origin_of(plan: Plan) -> PlanOrigin | None:
     """What a plan was made for: what its file says, or else what it was made for here; ``None`` if neither is known."""
+    if plan.origin is UNSAID:
+        return None
     return plan.origin if plan.origin is not None or plan.made_for is None else _origin(plan.workload, *plan.made_for)
 
 
@@ -32,6 +34,8 @@ def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | Non
     before = plan.origin
     if before is None:
         return None
+    if before is UNSAID:
+        return "does not say which workload, machine and budget it was made for"
     now = _origin(plan.workload, hardware, budget_bytes)
     found = []
     if before.graph != now.graph:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from hosim.analysis.plan_origin import origin_of
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan, PlanOrigin
+from hosim.cache_plan import AT_START, DETACH, MANUAL, PREFETCH, STORE, UNSAID, CacheOp, Plan, PlanOrigin
 from hosim.collector import no_collection
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
@@ -89,6 +90,9 @@ def _initial(tensors: Names) -> Kind:
         lambda listed: dict(tiers_of(name, tiers) for name, tiers in listed.items()),
     )
 
+
+_BY_HAND = (MANUAL, "imported")
+"""What a plan that no policy made calls its policy."""
 
 _UNEDITED = Edits(Graph("", (), ()))
 
@@ -186,7 +190,9 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
         data = reading.read(path, "plan")
         if not isinstance(graph, Graph):
             raise InputError(f"expected the graph that the plan is for, which hosim.load makes; got {type(graph).__name__}", source="graph")
-        return plan_from_dict(data, graph, source=os.fspath(path))
+        plan = plan_from_dict(data, graph, source=os.fspath(path))
+    is_made = plan.origin is None and plan.policy not in _BY_HAND
+    return replace(plan, origin=UNSAID) if is_made else plan
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:

@@ -102,3 +102,14 @@ def test_the_gate_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert CliRunner().invoke(app, ["baseline", "write", "-j", "1"]).exit_code == 0
     assert "3 sizes differ" in next((tmp_path / "hosim-baselines").iterdir()).read_text()
     assert "3 sizes differ" in CliRunner().invoke(app, ["check", "-j", "1"]).output
+
+
+@pytest.mark.parametrize(("policy", "is_said"), [("hyperoffload", True), ("manual", False)])
+def test_a_policys_plan_of_before_is_said_to_say_nothing(tmp_path: Path, policy: str, is_said: bool) -> None:
+    made = replace(hosim.plan(graph(), "toy", "layerwise", "100 B"), policy=policy, made_for=None)
+    hosim.save_plan(made, tmp_path / "plan.json")
+    loaded = hosim.load_plan(tmp_path / "plan.json", graph())
+    said = "plan: does not say which workload, machine and budget it was made for"
+    assert (said in hosim.replay(loaded, "toy", "100 B").notes) is is_said
+    hosim.save_plan(loaded, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "plan.json").read_text()
