@@ -212,6 +212,7 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         *_imports(),
         *_recordings(),
         *(_Options(name, gate) for name in ("options", "surroundings", "names")),
+        _ServingOptions(),
     ]
 
 
@@ -586,6 +587,62 @@ class _Options(Target):
             if own_cache and "-j" in arguments and draw.random() < 0.5:
                 arguments = [argument for argument in arguments if argument != "--no-cache"]
         return Case(self.name, tuple(a.replace("\0", "") for a in arguments), files, environment, streams)
+
+
+SERVING = (
+    "serve gpt2 -H m.yaml --requests r.jsonl --blocks 64 --scheduling-policy priority",
+    "serve gpt2 -H m.yaml --requests poisson:rate=10:count=3:prompt=40:output=3 --blocks 64",
+    *(f"serve-{study} -H m.yaml --set scheduling_policy=priority" for study in STUDIES),
+)
+SERVING_OPTIONS = (
+    *("--set", "--set", "--set", "--requests", "--vary", "--vary", "--limit", "--within", "--largest", "--smallest", "--seeds", "--blocks"),
+    *("--block-tokens", "--token-budget", "--max-sequences", "--memory-share", "--overhead", "--instances", "--router", "--kv", "--tensor"),
+    *("--preemption", "--prefill-instances", "--decode-instances", "--kv-link", "--kv-sending", "--weights", "--weights-memory", "--of"),
+    *("--against", "--expert", "--fit-first", "--measured", "--iterations", "--json"),
+)
+_NAMES = (
+    "blocks",
+    "token_budget",
+    "kv_block",
+    "kv_top",
+    "model",
+    "requests",
+    "layers",
+    "tensor",
+    "overhead",
+    "x",
+    "model.layers",
+    "hardware",
+)
+SERVING_VALUES = (
+    *(
+        f"{name}={value}"
+        for name in (*_NAMES, "requests.rate", "kv", "instances")
+        for value in ("1", "0", "-1", "64,128", "1..4:2", "x", "")
+    ),
+    *("poisson:rate=1:count=2", "bursts:rate=10:duration=1s:size=999999999999", "poisson:rate=1e300:count=2", "closed:users=2:count=3"),
+    *("poisson:rate=0:count=2", "gamma:rate=1:count=99999999999", "poisson:count=1:prompt=99999999999", "lru:tiers=ddr", "write_through"),
+    *("lru:tiers=ddr=1kB", "lru:tiers=nvme", "ttft=2s", "ttft.p95=1s,tpot.mean=1ms", "ttft=nan", "prefix", "swap", "50GB/s", "by_layers"),
+)
+
+
+class _ServingOptions(Target):
+    """Options of serving and of its studies."""
+
+    def __init__(self) -> None:
+        files = {"r.jsonl": seeds.REQUESTS, "m.yaml": seeds.text(seeds.KERNEL_HARDWARE), "k.csv": seeds.KERNELS.encode()}
+        super().__init__("serving options", files, [], [], SERVING)
+
+    def case(self, number: int, *, quick: bool) -> Case:
+        draw = Random(f"{self.name} {number}")
+        arguments = shlex.split(draw.choice(SERVING))
+        for _ in range(draw.choice((1, 1, 2))):
+            option = draw.choice(SERVING_OPTIONS)
+            odd = (*SERVING_VALUES, *VALUES, *(t for t in TEXTS if len(t) < 400))
+            value = draw.choice(("2", "3", "16", "64", "0.5", "1ms", "blocks=32", "token_budget=32") if draw.random() < 0.5 else odd)
+            if not value.startswith("http"):
+                arguments += [option] if option == "--json" else [option, value.replace("\0", "")]
+        return Case(self.name, tuple(arguments), self.files)
 
 
 def _other_options(draw: Random, arguments: list[str]) -> None:
