@@ -173,6 +173,8 @@ class Plan(Deriving, InCells):
         The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are not compared.
     origin
         What its file says that it was made for (:class:`PlanOrigin`). It is not compared.
+    notes
+        What a reader of its replays has to know of the policy, a line each. They are neither saved nor compared.
     judgement
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
     proof
@@ -205,6 +207,7 @@ class Plan(Deriving, InCells):
     edits: Edits | None = None
     made_for: tuple[Hardware, int] | None = field(default=None, compare=False, repr=False)
     origin: PlanOrigin | None = field(default=None, compare=False, repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
     proof: Proof | None = field(default=None, compare=False, repr=False)
 

@@ -94,7 +94,7 @@ def of_device(
 
 def _notes(plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int) -> tuple[str, ...]:
     whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
-    return (*map(str, notes(plan.graph, hardware)), *whole)
+    return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole)
 
 
 def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:

@@ -192,6 +192,8 @@ class Policy(InCells):
         Whose system it models.
     leaves_out
         What of that system it does not model.
+    slower
+        What of it makes real runs slower than its replays, which every result says.
     other_processors
         Whether it plans for ops that run on other processors than the device by itself. If not, one of hosim's own plans around them
         (:mod:`hosim.schedule.around_processors`), unless it decides during the replay; all others refuse workloads that have some.
@@ -224,6 +226,7 @@ class Policy(InCells):
     by_name_only: bool = False
     models: str = ""
     leaves_out: str = ""
+    slower: str = ""
     other_processors: bool = False
     elsewhere: ComputedElsewhere | None = field(default=None, repr=False)
     chooses: str = field(default="", repr=False)

@@ -45,7 +45,8 @@ def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
     Raises :class:`InputError` for durations of another machine.
     """
     check_measured_on(graph, hardware)
-    return choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
+    made = choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
+    return replace(made, notes=(*made.notes, str(Note("slower", choice.policy.slower)))) if choice.policy.slower else made
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
