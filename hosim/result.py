@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
     from hosim.unknown_ops import UnknownOps
 
-SEMANTICS = 6
+SEMANTICS = 7
 """The version of the rules of a replay, which increases with each change that may change a figure."""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
