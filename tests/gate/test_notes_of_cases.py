@@ -11,6 +11,7 @@ from hosim.cli.main import app
 from hosim.io import save_workload
 
 HEAD = "left out: a <head> and 5 % of | pipes"
+GIVEN = "durations: times as given for all 1 ops"
 
 
 def run(*arguments: str) -> str:
@@ -25,19 +26,20 @@ def test_baselines_and_reports_have_the_notes_of_their_cases(tmp_path: Path, mon
     b = hosim.GraphBuilder("step", {"left_out": [HEAD.removeprefix("left out: ")]})
     _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     save_workload(b.build(), "noted.json")
-    save_workload(replace(b.build(), meta={}), "plain.json")
+    graph = b.build()
+    save_workload(replace(graph, meta={}, ops=tuple(replace(op, duration_ns=None, flops=40) for op in graph.ops)), "plain.json")
     Path("hosim.toml").write_text(
         "".join(f'[cases.{name}]\nworkload = "{name}.json"\nhardware = "toy"\npolicy = "resident"\n' for name in ("noted", "plain"))
     )
     run("baseline", "write", "-j", "1")
-    assert f'notes = ["{HEAD}"]\n' in Path("hosim-baselines/noted.toml").read_text()
+    assert f'notes = ["{GIVEN}", "{HEAD}"]\n' in Path("hosim-baselines/noted.toml").read_text()
     assert "notes" not in Path("hosim-baselines/plain.toml").read_text()
-    assert json.loads(run("baseline", "show", "noted", "--json"))["notes"] == [HEAD]
+    assert json.loads(run("baseline", "show", "noted", "--json"))["notes"] == [GIVEN, HEAD]
     assert HEAD in run("baseline", "show", "noted")
     reports = ["--junit", "j.xml", "--summary", "s.md", "--html", "p.html"]
     noted, plain = json.loads(run("check", "-j", "1", "--json", *reports))["cases"]
-    assert (noted["notes"], "notes" in plain) == ([HEAD], False)
+    assert (noted["notes"], "notes" in plain) == ([GIVEN, HEAD], False)
     assert "left out: a &lt;head&gt; and 5 % of | pipes" in Path("j.xml").read_text()
     assert "noted: left out: a &lt;head&gt; and 5 % of | pipes" in Path("p.html").read_text()
-    assert "- noted: left out: a <head> and 5 % of \\| pipes" in Path("s.md").read_text()
+    assert "- noted: left out: a \\<head\\> and 5 % of \\| pipes" in Path("s.md").read_text()
     assert f"noted: {HEAD}" in run("check", "-j", "1")
