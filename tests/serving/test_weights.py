@@ -303,8 +303,8 @@ def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy, engines):
     """A copy takes 1 ns, and each layer computes for longer while the next one comes."""
     fast = replace(
         H100,
-        channels=tuple(replace(c, bandwidth_bytes_per_s=10**20, latency_ns=0, curve=(), beside=()) for c in H100.channels),
-        fabrics=tuple(replace(f, bandwidth_bytes_per_s=10**21) for f in H100.fabrics),
+        channels=tuple(replace(c, bandwidth_bytes_per_s=10**18, latency_ns=0, curve=(), beside=()) for c in H100.channels),
+        fabrics=tuple(replace(f, bandwidth_bytes_per_s=9 * 10**18) for f in H100.fabrics),
     )
     plain = hosim.serve(SMALL, fast, MIXED, blocks=500, **engines)
     moved = hosim.serve(SMALL, fast, MIXED, blocks=500, weights=policy, weights_memory="3.5 GiB", **engines)
