@@ -48,8 +48,8 @@ def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> 
                 source=hardware.name,
                 where="devices",
             )
-        devices = needed
-    return hardware.of_devices(within("devices", devices, source=hardware.name, where="devices"))
+        return hardware.of_devices(within("devices", needed, source=graph.name, where=f"meta.{DEVICES}"))
+    return hardware.of_devices(within("devices", devices, source="devices"))
 
 
 def other_devices_line(graph: Graph, hardware: Hardware) -> str | None:

@@ -51,7 +51,7 @@ def robustness(
     rescale: Rescale = False,
     json: Json = False,
 ) -> None:
-    """Replay policies with times that vary, or ops in other orders.
+    """Replay policies with varied times or orders of ops.
 
     Each policy plans once, on nominal times. Its plan is then replayed under N random variations of op and transfer times, the same
     ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from toy_files import write_toy
+from toy_files import NOTE, write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["hosim"].partition(":")
@@ -109,7 +109,7 @@ CASES = "".join(
 
 @pytest.mark.parametrize("module", ["", "hosim.study.tasks"])
 def test_while_processes_of_a_sweep_start(module: str, tmp_path: Path) -> None:
-    assert interrupted_by_a_worker(tmp_path, module, *SWEEP) == (130, "", "interrupted\n")
+    assert interrupted_by_a_worker(tmp_path, module, *SWEEP) == (130, "", f"{NOTE}interrupted\n")
 
 
 HANDS_OVER_LATE = """
@@ -121,7 +121,7 @@ thread.add_call_item_to_queue = lambda self: hand_over(self) if self.is_shutting
 
 def test_before_the_pool_has_handed_over_a_task(tmp_path: Path) -> None:
     """loky's thread then fails over a task that it has given up already."""
-    assert interrupted_by_a_worker(tmp_path, "", *SWEEP, before=HANDS_OVER_LATE) == (130, "", "interrupted\n")
+    assert interrupted_by_a_worker(tmp_path, "", *SWEEP, before=HANDS_OVER_LATE) == (130, "", f"{NOTE}interrupted\n")
 
 
 @pytest.mark.parametrize("module", ["", "hosim.gate.checking"])

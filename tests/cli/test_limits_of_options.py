@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from toy_files import write_toy
+from toy_files import NOTE, write_toy
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stderr_of(*arguments: str) -> str:
     """The one line of a command that refuses its input."""
     outcome = CliRunner().invoke(app, [*arguments])
-    said = outcome.stderr.removeprefix("note: durations: times as given for all 1 ops\n")
+    said = outcome.stderr.removeprefix(NOTE)
     assert (outcome.exit_code, outcome.stdout, said.count("\n")) == (2, "", 1), outcome.output
     assert len(said) <= 400
     return said

@@ -34,6 +34,10 @@ GOOD: dict[str, Any] = {
 }
 
 
+NOTE = "note: durations: times as given for all 1 ops\n"
+"""What every replay of the toy says on stderr: its one duration names no machine."""
+
+
 def write_toy(folder: Path) -> None:
     """The three files, as JSON, which YAML includes."""
     for name, data in GOOD.items():
