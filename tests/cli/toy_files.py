@@ -35,7 +35,7 @@ GOOD: dict[str, Any] = {
 
 
 NOTE = "note: durations: times as given for all 1 ops\n"
-"""What every replay of the toy says on stderr: its one duration names no machine."""
+"""What a command says of the toy on stderr, unless its tables do: the one duration names no machine."""
 
 
 def write_toy(folder: Path) -> None:
