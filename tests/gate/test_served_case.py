@@ -127,7 +127,7 @@ def test_what_changed_without_being_asked(folder: Path) -> None:
     assert before is not None
     assert now is not None
     older = replace(before, versions={**before.versions, "serving": 0})
-    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 2), and so did the requests: ")
+    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 3), and so did the requests: ")
 
 
 def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:
