@@ -87,7 +87,7 @@ def records(table: DataFrame) -> list[dict[str, Any]]:
 
 
 def results_of(table: object) -> tuple[list[Result], str]:
-    """The results in a frame of :func:`hosim.compare`, without channels and streams, and the name of the device tier.
+    """The results in a frame of :func:`hosim.compare`, without channels, streams and notes, and the name of the device tier.
 
     Raises :class:`InputError` for anything else.
     """

@@ -91,6 +91,7 @@ def right():
         },
         plan={"prefetches": 1, "stores": 1, "detaches": 1},
         streams={"side": StreamFigures(5, {"dependency": 90, "transfer": 0, "capacity": 0, "runtime": 0}, 30)},
+        notes=("durations: times as given for all 3 ops",),
         timeline=timeline,
     )
 

@@ -59,7 +59,7 @@ def test_a_fabric_does_not_hold_a_channel_that_is_varied() -> None:
     """It is as wide as the channel was, which is not enough: the answer is that without it. A fabric that is named stays as it is."""
     link = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
     axis = parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3")
-    free, held = (fit(replace(question(), hardware=machine), "smallest", axis, 1.2, bounds=False) for machine in (MACHINE, link))
+    free, held = (fit(replace(question(), profile=machine), "smallest", axis, 1.2, bounds=False) for machine in (MACHINE, link))
     assert held.value == free.value == "1.5 GB/s"
     assert held.notes == []
     asked = question("resident", None)

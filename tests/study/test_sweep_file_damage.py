@@ -14,6 +14,8 @@ from hosim.study import rowfile
 WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
  "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],
  "ops": [{"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}]}"""
+NOTE = "note: durations: times as given for all 1 ops\n"
+"""What each of these sweeps says first."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_a_damaged_cell_is_named(sweep: tuple[list[str], Path], line: int, colum
     outcome = CliRunner().invoke(app, command)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     if column != "feasible" or text != "true":
-        assert outcome.stderr == f"error: {path}: {why}; remove this row and run the same command again\n"
+        assert outcome.stderr == f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n"
     assert path.read_bytes() == before
 
 
@@ -73,7 +75,7 @@ def test_a_number_of_too_many_digits_is_no_number(sweep: tuple[list[str], Path],
     command, path = sweep
     damage(path, 3, "makespan_ns", "9" * digits)
     outcome = CliRunner().invoke(app, command)
-    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {path}: {why}\n")
+    assert (outcome.exit_code, outcome.stderr) == (2, f"{NOTE}error: {path}: {why}\n")
 
 
 def test_a_row_that_is_removed_is_computed_again(sweep: tuple[list[str], Path]) -> None:
@@ -82,7 +84,7 @@ def test_a_row_that_is_removed_is_computed_again(sweep: tuple[list[str], Path]) 
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
     outcome = CliRunner().invoke(app, command)
-    assert (outcome.exit_code, outcome.stderr) == (0, f"wrote {path}: 3 rows, 1 of them computed now\n")
+    assert (outcome.exit_code, outcome.stderr) == (0, f"{NOTE}wrote {path}: 3 rows, 1 of them computed now\n")
     assert path.read_bytes() == whole
 
 
@@ -92,7 +94,7 @@ def test_a_cell_longer_than_any_is_refused(sweep: tuple[list[str], Path]) -> Non
     outcome = CliRunner().invoke(app, command)
     assert outcome.exit_code == 2
     why = 'expected at most 128KiB in a field of CSV, got more; HOSIM_LIMITS="csv_field_bytes=256KiB" raises this limit'
-    assert outcome.stderr == f"error: {path}: {why}\n"
+    assert outcome.stderr == f"{NOTE}error: {path}: {why}\n"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_damaged_column_of_a_table_is_named(
     table[column] = pd.Series(values, dtype=kind)
     table.to_parquet(path, index=False)
     outcome = CliRunner().invoke(app, command)
-    assert (outcome.exit_code, outcome.stderr) == (2, f"error: {path}: {why}; remove this row and run the same command again\n")
+    assert (outcome.exit_code, outcome.stderr) == (2, f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n")
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("a bug")])

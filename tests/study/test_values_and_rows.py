@@ -166,8 +166,8 @@ def test_rows_of_results() -> None:
     again, tier = results_of(table)
     assert tier == "hbm"
     assert again == [
-        replace(done, stall_ns={}, channels={}, plan={}, busy_ns=40),
-        replace(result(9, None), error="two lines"),
+        replace(done, stall_ns={}, channels={}, plan={}, busy_ns=40, notes=()),  # the notes are the frame's, not a row's
+        replace(result(9, None), error="two lines", notes=()),
     ]
     wrong = (
         "plot: expected a plan, the result of hosim.replay(..., record=True), the answer of hosim.frontier, or the frame of hosim.compare "
