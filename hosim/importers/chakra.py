@@ -97,6 +97,10 @@ def is_chakra(head: bytes) -> bool:
         begin, metadata = next(wire.messages(head))
         if not wire.is_message(metadata, 0, len(metadata), _METADATA_FIELDS):
             return False
+        reader = wire.Reader()
+        attributes = [reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)]
+        if not all(isinstance(a.get(1, [b""])[0], bytes) for a in attributes):
+            return False
         size, node = wire.varint(head, begin + len(metadata))
         return size > 0 and wire.is_message(head, node, node + size, _NODE_FIELDS)
     except (wire.WireError, StopIteration):

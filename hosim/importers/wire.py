@@ -82,7 +82,7 @@ def is_message(data: Part, at: int, end: int, types: Mapping[int, Collection[int
             last = key
     except WireError:
         return end > len(data) and last > 0
-    return True
+    return end <= len(data) or last > 0
 
 
 def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, int]]:

@@ -297,11 +297,12 @@ def test_json_of_something_else_is_no_chakra_trace() -> None:
     assert not is_chakra(varint(len(HEAD)) + HEAD)
 
 
-def test_a_message_before_a_node_is_chakra_only_with_attributes_that_have_names() -> None:
+def test_a_message_before_a_node_is_chakra_with_a_version_and_attributes_of_their_types() -> None:
     def file(metadata: bytes) -> bytes:
         return varint(len(metadata)) + metadata + varint(8) + number(1, 5) + text(2, b"name")
 
     assert is_chakra(file(text(2, text(1, b"schema"))))
-    assert not is_chakra(file(text(1, b"0.0.4")))
+    assert is_chakra(file(text(1, b"0.0.4")))
+    assert not is_chakra(file(number(1, 4)))
     assert not is_chakra(file(text(2, number(1, 3))))
     assert not is_chakra(file(text(2, text(1, b"schema")))[:-8])
