@@ -13,7 +13,7 @@ from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_workload import workload_of
 from hosim.notes import notes
 
-MACHINE = Hardware("m", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm")
+MACHINE = Hardware("Toy", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm")
 SIZE = 64 * 64 * 4
 
 

@@ -309,7 +309,7 @@ def test_the_whole_meta_without_memory() -> None:
     waiting = parsed(*launch(5, 1), device_op(KERNEL, "before", 0, 1, 99, stream=8), call("cudaStreamWaitEvent", 20, 1, 3))
     assert workload_of(waiting).meta == {
         "source": "trace of the PyTorch profiler",
-        "device": "Toy",
+        "measured_on": "Toy",
         "span_ns": 14_000,
         "blocks": 0,
         "blocks_no_op_used": 0,

@@ -81,7 +81,9 @@ def test_an_execution_trace_of_another_run_is_refused(tmp_path: Path, calls: tup
 
 
 def test_the_commands_take_an_execution_trace(tmp_path: Path) -> None:
-    recorded, beside = written(tmp_path, step(), "t.json"), written(tmp_path, execution_trace())
+    document = step()
+    document["deviceProperties"][0]["name"] = "NVIDIA H100 80GB HBM3"
+    recorded, beside = written(tmp_path, document, "t.json"), written(tmp_path, execution_trace())
     out = tmp_path / "out.json"
     result = CliRunner().invoke(app, ["import", str(recorded), "-o", str(out), "--execution-trace", str(beside)])
     assert result.exit_code == 0, result.output
