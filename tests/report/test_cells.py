@@ -120,7 +120,7 @@ def test_cells_say_what_is_unknown_and_what_is_left_out() -> None:
         text = " ".join(Tags(shown._repr_html_()).said)
         assert "1 op of unknown FLOP" in text
         assert "<b>a head</b>" in text
-    assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == ["left out"]
+    assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == ["untimed", "left out"]
 
 
 def test_a_cell_is_small_however_large_the_graph() -> None:
