@@ -5,7 +5,7 @@ and eight. A line for each cell: the makespan of hyperoffload, the best rival's,
 times of planning. At the end how many cells there were, and those in which a rival is faster, or fits where hyperoffload does not.
 
 With ``--out`` each cell is written when it is done, and a later run leaves out those that are in the file: it can be stopped at any time.
-Cells of other versions of hosim (:data:`ALIKE`) are measured again. A cell that fails is written with its error, the
+Cells of other versions of hosim (:data:`VERSION`) are measured again. A cell that fails is written with its error, the
 others go on, and a later run tries it again. ``--sample N`` takes N cells at random, by ``--seed``. ``--report`` measures nothing and says
 what the file has. The whole grid has 1,620 cells, all of which are in ``tests/bench/grid_cells.csv``.
 """
@@ -41,12 +41,7 @@ OWN = OURS
 MOVES = f"{OWN}:recompute=false:reorder=false"
 """The rivals run no op again, and keep the order."""
 VERSION = ", ".join(f"{name} {number}" for name, number in VERSIONS.items())
-"""What can change a cell, with its versions."""
-_REPLAY_5 = VERSION.replace("replay 6", "replay 5")
-"""What replay 6 changes are collectives on several streams: no workload here has more than one with them. Planner 16 issues some prefetches
-of 15's plans later, where that changes no makespan."""
-ALIKE = frozenset({VERSION, *(_REPLAY_5.replace("planner 16", f"planner {earlier}") for earlier in (13, 14, 15))})
-"""Versions with the same cells, but for those in :func:`changed`."""
+"""What can change a cell, with its versions: one that others have measured is measured again."""
 MIB = 2**20
 
 
@@ -173,25 +168,12 @@ def attempted(workload: str, machine: str, share: str, devices: int, moves: bool
 COLUMNS = tuple(field.name for field in fields(Cell))
 
 
-def changed(row: Mapping[str, str]) -> bool:
-    """Whether planner 15 may plan otherwise for a cell than the version that measured it; 16 takes as long as 15.
-
-    14 does otherwise than 13 where tiers are behind others, and where 13 found no plan; 15 than 14 where another policy's plan fits several
-    devices and not the share of one. Such a plan was the better one.
-    """
-    if row["version"] in (VERSION, _REPLAY_5, _REPLAY_5.replace("planner 16", "planner 15")):
-        return False
-    if "planner 13" in row["version"] and (row["machine"] == "rtx-4090" or not row["own_ns"]):
-        return True
-    return read(row).worse
-
-
 def known(out: Path | None) -> list[Cell]:
     """The cells that an earlier run of these versions has written, but for those that failed."""
     if out is None or not out.exists():
         return []
     with out.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["version"] in ALIKE and not row["error"] and not changed(row)]
+        rows = [row for row in csv.DictReader(file) if row["version"] == VERSION and not row["error"]]
     return [read(row) for row in rows]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from toy_files import write_toy
+from toy_files import NOTE, write_toy
 from typer.testing import CliRunner, Result
 
 from hosim.cli.main import app
@@ -39,7 +39,7 @@ def test_what_fits_is_not_to_be_offloaded(toy: Path) -> None:
     compared = run(toy, "compare-policies", str(toy / "workload.json"), "--policies", "resident").stdout
     assert compared.startswith(FITS)
     planned = run(toy, "plan", str(toy / "workload.json"), "--policy", "layerwise", "-o", str(toy / "made.json")).stderr
-    assert planned.startswith(f"note: {FITS}\n")
+    assert planned.startswith(f"{NOTE}note: {FITS}\n")
 
 
 def test_a_link_that_is_too_slow(toy: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_link_that_is_too_slow(toy: Path) -> None:
     assert data["do_not_offload"] == {"reason": "link", "resident_ns": 100, "resident_bytes": 140, "devices": 2, "fastest_ns": 240}
     assert data["strongest_rival"] == {"policy": "layerwise", "makespan_ns": 240, "ahead": 0.0}
     planned = run(toy, "plan", str(toy / "two.json"), "-o", str(toy / "made.json")).stderr
-    assert planned.startswith(f"note: {SLOW}\n")
+    assert planned.startswith(f"note: durations: times as given for all 2 ops\nnote: {SLOW}\n")
 
 
 def test_a_rivals_plan_does_not_say_that_the_link_is_too_slow(toy: Path) -> None:
