@@ -118,14 +118,15 @@ def test_names_and_the_order_of_tensors_change_nothing(case, data):
     renamed = replay(Plan(other, plan.policy, cache_ops, {place[t]: where for t, where in plan.initial.items()}), machine)
     result = replay(plan, machine)
 
-    def as_before(line):
-        for was in (*graph.tensors, *graph.ops):
-            line = line.replace(f"x{was.name}", was.name).replace(f"y{was.name}", was.name)
-        return line
+    def without_names(lines, names):
+        for name in sorted(names, key=len, reverse=True):
+            lines = [line.replace(name, "one") for line in lines]
+        return list(lines)
 
     assert renamed.feasible == result.feasible
     assert replace(renamed, error=None, notes=()) == replace(result, error=None, notes=())
-    assert tuple(map(as_before, renamed.notes)) == result.notes
+    of_renamed, of_result = ([one.name for one in (*which.tensors, *which.ops)] for which in (other, graph))
+    assert without_names(renamed.notes, of_renamed) == without_names(result.notes, of_result)
 
 
 @given(anything)
