@@ -159,7 +159,7 @@ def test_latent_attention_is_served():
         ({"model": "llama-3.1-8b", "batch": 2}, "h100-80gb-sxm", {}, "model: batch: the requests say this: leave it out"),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [(0, 1, 1)]}, "requests[0]: expected a hosim.serving.request.Request, got tuple"),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 1, 0)]}, "requests[0].output_tokens: expected a whole number of at "),
-        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0.5, 1, 1)]}, "requests[0].arrival_ns: expected a whole number of at "),
+        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(-1, 1, 1)]}, "requests[0].arrival_ns: expected a whole number of at "),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 0, 1)]}, "requests[0].prompt_tokens: expected a whole number of at "),
         ("llama-3.1-8b", "h100-80gb-sxm", {"memory_share": 2}, "memory_share: expected a share above 0 and at most 1, got 2"),
         ("llama-3.1-8b", "h100-80gb-sxm", {"blocks": 0}, "blocks: expected a whole number of at least 1, got 0"),
@@ -171,6 +171,11 @@ def test_what_cannot_be_served(model, hardware, options, error):
     with pytest.raises(InputError) as caught:
         hosim.serve(model, hardware, options.pop("requests", [Request(0, 10, 1)]), **options)
     assert str(caught.value).startswith(error)
+
+
+def test_a_request_arrives_at_a_whole_ns():
+    with pytest.raises(InputError, match=r"^request, arrival_ns: expected a whole number of ns, got 0\.5$"):
+        Request(0.5, 1, 1)
 
 
 def test_weights_that_leave_no_room():
