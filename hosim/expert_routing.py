@@ -289,7 +289,9 @@ def _routed(graph: Graph) -> Routed | None:
     if not said:
         return None
     try:
-        experts = tuple(tuple(tuple(graph.tensor_index[name] for name in tensors) for tensors in gate) for gate in said["experts"])
+        experts = tuple(
+            tuple(tuple(sorted([graph.tensor_index[name] for name in tensors])) for tensors in gate) for gate in said["experts"]
+        )
         places = [(int(gate), graph.op_index[name]) for gate, name in said["visits"]]
         history = tuple(tuple(tuple(map(int, chosen)) for chosen in step) for step in said["history"])
         uses: list[dict[int, list[int]]] = [{} for _ in places]

@@ -1,43 +1,72 @@
 """A graph in an order that depends only on what it computes, and fingerprints without names.
 
 Policies break ties by a tensor's position, so the order in which a file lists its tensors could change a plan. Here a tensor's position
-follows from its uses; tensors with the same uses, size, kind, home and persistence are interchangeable.
+follows from its uses; tensors with the same uses, size, kind, home and persistence are alike: whichever comes first, all figures are the
+same, so the name says which.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hosim.cache_plan import Plan
 from hosim.graph import Graph, Op
 
 
 def canonical(graph: Graph) -> Graph:
-    """``graph`` with its tensors in the order of their uses (unused ones last), and each op's lists in that order."""
-    uses: list[list[tuple[int, int]]] = [[] for _ in graph.tensors]
+    """``graph`` with its tensors in the order of their uses (unused ones last), and each op's lists in that order.
+
+    The graph itself if it is in that order. For :meth:`Graph.derived`.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("y", 4), b.tensor("x", 4), b.op("f", "relu", inputs=["x"], outputs=["y"])
+    >>> [tensor.name for tensor in canonical(b.build()).tensors]
+    ['x', 'y']
+    """
+    uses: list[list[int]] = [[] for _ in graph.tensors]
     for i, op in enumerate(graph.ops):
         for role, tensors in enumerate((op.inputs, op.outputs, op.mutates)):
             for t in tensors:
-                uses[t].append((i, role))
+                uses[t].append(3 * i + role)
 
     def place(t: int) -> tuple[object, ...]:
         tensor = graph.tensors[t]
-        return not uses[t], uses[t], tensor.size_bytes, tensor.kind, tensor.home or "", bool(tensor.persistent)
+        return not uses[t], uses[t], tensor.size_bytes, tensor.kind, tensor.home or "", bool(tensor.persistent), tensor.name
 
     order = sorted(range(len(graph.tensors)), key=place)
-    new = [0] * len(order)
-    for at, t in enumerate(order):
-        new[t] = at
+    if all([a < b for a, b in pairwise(order)]) and all(
+        [ascend(op.inputs) and ascend(op.outputs) and ascend(op.mutates) and ascend(op.deps) for op in graph.ops]
+    ):
+        return graph
+    new = inverse(order)
 
     def moved(tensors: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted([new[t] for t in tensors]))
 
     ops = tuple(
-        replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates), deps=tuple(sorted(op.deps)))
-        for op in graph.ops
+        [
+            replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates), deps=tuple(sorted(op.deps)))
+            for op in graph.ops
+        ]
     )
-    return Graph(graph.name, tuple(graph.tensors[t] for t in order), ops, graph.meta)
+    return Graph(graph.name, tuple([graph.tensors[t] for t in order]), ops, graph.meta)
+
+
+def ascend(positions: Sequence[int]) -> bool:
+    """Whether each of some positions is behind the one before it."""
+    return all([a < b for a, b in pairwise(positions)])
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The place of each position in ``order``."""
+    new = [0] * len(order)
+    for at, t in enumerate(order):
+        new[t] = at
+    return new
 
 
 def graph_fingerprint(graph: Graph) -> str:

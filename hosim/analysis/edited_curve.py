@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.analysis.liveness import static_curve
+from hosim.analysis.liveness import USUAL_DEVICE_TIER, idle_below, static_curve
 from hosim.edits import Recompute, edited, reads_the_same, recomputed_positions
 from hosim.graph import Graph
 
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[Any]
 _USED, _READ_AGAIN, _MADE_AGAIN = range(3)
 
 
-def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[Numbers, Numbers]:
+def edited_curve(graph: Graph, recompute: Sequence[Recompute], device_tier: str = USUAL_DEVICE_TIER) -> tuple[Numbers, Numbers]:
     """:func:`hosim.analysis.liveness.static_curve` of ``edited(graph, recompute=recompute)``, and which op each of its ops runs.
 
     The ops are given by their positions in ``graph``. O(tensors + ops), of which little is done in Python. Raises
@@ -44,8 +44,8 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute]) -> tuple[Numbers,
     count = len(graph.ops)
     ops = np.insert(np.arange(count), before, [f for f, _ in again])
     if graph.elsewhere or not all(reads_the_same(graph, f, at) for f, at in again):
-        return np.array(static_curve(edited(graph, recompute=recompute))), ops  # the second raises
-    held = graph.derived(_UneditedLives)
+        return np.array(static_curve(edited(graph, recompute=recompute), device_tier)), ops  # the second raises
+    held = graph.derived(_UneditedLives, device_tier)
     is_again = np.insert(np.zeros(count, bool), before, True)
     place = np.flatnonzero(~is_again)
     safe = held.total * (1 + len(again)) < _SAFE
@@ -69,7 +69,7 @@ class _UneditedLives:
     ``from_start`` and ``to_end`` say which are there whatever uses them, ``used`` which are there at all. For :meth:`Graph.derived`.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, device_tier: str) -> None:
         users = graph.compact_users
         first = np.array(users.first, np.int64)
         self.first, self.last = np.maximum(first, 0), np.maximum(np.array(users.last, np.int64), 0)
@@ -77,7 +77,7 @@ class _UneditedLives:
         self.workspaces = np.array([op.workspace_bytes for op in graph.ops], np.int64)
         self.total = sum(self.sizes.tolist()) + max(self.workspaces.tolist(), default=0)
         self.from_start = np.zeros(len(first), bool)
-        self.from_start[list(graph.initial)] = True
+        self.from_start[list(set(graph.initial) - idle_below(graph, device_tier))] = True
         self.to_end = np.array(graph.survives, bool) | (self.from_start & (first < 0))
         self.used = np.flatnonzero((first >= 0) | self.from_start)
 

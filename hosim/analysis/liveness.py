@@ -2,8 +2,8 @@
 
 The account is that of a replay in which nothing moves (docs/contract.md): tensors of :attr:`Graph.initial` are there
 from the start, a produced one from the start of the op that first writes it; persistent ones and those of kind ``output``
-stay to the end, every other one until its last user ends; an op's workspace is held while it runs. It is exact for
-ops that run in listed order one at a time, so for a single stream.
+stay to the end, every other one until its last user ends; an op's workspace is held while it runs. What no op uses and is at home in
+a tier below stays there. It is exact for ops that run in listed order one at a time, so for a single stream.
 
 Of a graph with ops on other processors (rule 20) it is the account of the device tier: of the tensors that ops of the device use, each
 held there from its first user on the device to the last one, as if the others used copies of their own.
@@ -18,6 +18,9 @@ from itertools import accumulate
 
 from hosim.graph import KINDS, Graph
 from hosim.result import WORKSPACE
+
+USUAL_DEVICE_TIER = "hbm"
+"""What machines call their device tier: the account of a workload for no machine takes a home of another name for a tier below."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,17 @@ def needed_bytes(graph: Graph) -> tuple[int, ...]:
     return tuple([0 if op.processor else sum([sizes[t] for t in op.uses]) + op.workspace_bytes for op in graph.ops])
 
 
-def static_curve(graph: Graph) -> list[int]:
+def idle_below(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> frozenset[int]:
+    """The tensors that no op uses and that are at home in another tier, where they stay; for :meth:`Graph.derived`."""
+    return frozenset([t for t in graph.initial if (graph.tensors[t].home or device_tier) != device_tier and not graph.users[t]])
+
+
+def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int]:
     """Bytes of the device tier held while each op runs, by op position, with everything resident."""
     if not graph.ops:
         return []
-    held = [(tensor.size_bytes, *there) for tensor, there in zip(graph.tensors, _held(graph), strict=True) if there is not None]
+    ranges = _held(graph, device_tier)
+    held = [(tensor.size_bytes, *there) for tensor, there in zip(graph.tensors, ranges, strict=True) if there is not None]
     return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops])
 
 
@@ -72,13 +81,13 @@ def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> 
     return [tensors + workspace for tensors, workspace in zip(accumulate(change), workspaces, strict=False)]
 
 
-def static_peak(graph: Graph) -> StaticPeak:
+def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPeak:
     """The peak of :func:`static_curve`, where it is, and what it consists of."""
-    curve = static_curve(graph)
+    curve = static_curve(graph, device_tier)
     peak = max(curve, default=0)
     op = curve.index(peak) if curve else -1
     at = max(op, 0)
-    residents = [t for t, held in enumerate(_held(graph)) if held is not None and held[0] <= at < max(held[1], 1)]
+    residents = [t for t, held in enumerate(_held(graph, device_tier)) if held is not None and held[0] <= at < max(held[1], 1)]
     by_kind = dict.fromkeys(KINDS, 0)
     for t in residents:
         by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
@@ -91,10 +100,10 @@ def static_peak(graph: Graph) -> StaticPeak:
     )
 
 
-def _held(graph: Graph) -> list[tuple[int, int] | None]:
+def _held(graph: Graph, device_tier: str) -> list[tuple[int, int] | None]:
     """For each tensor the half-open range of op positions during which its bytes are held; ``None`` if never."""
     end = len(graph.ops)
-    initial = set(graph.initial)
+    initial = set(graph.initial) - idle_below(graph, device_tier)
     held: list[tuple[int, int] | None] = []
     live_there = live_ranges(graph) if not graph.elsewhere else _live_on_device(graph)
     for t, live in enumerate(live_there):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from hosim.analysis.canonical import canonical
 from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import Plan
 from hosim.costmodel.on_the_device import on_the_device
@@ -62,9 +63,9 @@ def _built_again(graph: Graph) -> Graph | None:
         bare = build(graph.name, {key: value for key, value in parameters.items() if key not in (*PROCESSORS, "update")})
     except InputError:  # a file may say anything
         return None
-    return bare if same == graph else None
+    return bare if canonical(same) == graph.derived(canonical) else None
 
 
 def most_needed(graph: Graph, hardware: Hardware) -> int:
     """Bytes of the device tier beyond which no plan gains by more: the peak with everything resident, where ops run as they do."""
-    return max(1, static_peak(graph).bytes if graph.elsewhere else resident_step(graph, hardware).peak_bytes)
+    return max(1, static_peak(graph, hardware.device_tier).bytes if graph.elsewhere else resident_step(graph, hardware).peak_bytes)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hosim.analysis.canonical import canonical
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -34,7 +35,11 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
 
     The first tier below with a processor computes it. Raises :class:`InputError` where nobody can tell a builder.
     """
-    if graph.elsewhere or graph.movable or not any(tensor.kind == part.kind for tensor in graph.tensors):
+    if (
+        graph.elsewhere
+        or graph.movable
+        or not any([tensor.kind == part.kind and users for tensor, users in zip(graph.tensors, graph.users, strict=True)])
+    ):
         return graph
     needs = f"{policy} computes {part.what} beside the device, and this workload does not say so: it takes {part.option}=TIER"
     tier = next((tier.name for tier in hardware.tiers if tier.name != hardware.device_tier and tier.compute is not None), None)
@@ -47,7 +52,7 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
 
     told = {part.option: tier, **{key: value for key, value in part.beside.items() if key not in recipe}}
     try:
-        if build(graph.name, recipe) != graph:
+        if canonical(build(graph.name, recipe)) != graph.derived(canonical):
             raise InputError("its graph is no longer what the builder made")
         made = build(graph.name, {**recipe, **told})
     except InputError as error:

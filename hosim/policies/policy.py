@@ -21,6 +21,7 @@ from hosim.io.reading import did_you_mean
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
+from hosim.schedule.order_of_uses import planned_in_order_of_uses
 from hosim.units import parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
@@ -317,6 +318,12 @@ class Policy(InCells):
         given = {**self.parameters, **parameters}
         if self.elsewhere is not None:
             graph = computed_there(graph, hardware, self.name, self.elsewhere)
+        if not self.is_own:
+            return self._planned(graph, hardware, budget, given)
+        return planned_in_order_of_uses(lambda ordered: self._planned(ordered, hardware, budget, given), graph)
+
+    def _planned(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
+        """The plan, on the processors that it chooses."""
         if graph.movable and self.chooses:
 
             def fixed(graph: Graph, initial: Initial, changed: Mapping[str, Any]) -> Plan:

@@ -10,7 +10,7 @@ LARGE = 4
 """Times the usual size: tensors that are larger than that, such as an embedding, make no even spread."""
 
 
-def evenly_spread(sizes: Sequence[int], wanted_bytes: int) -> Iterator[int]:
+def evenly_spread(sizes: Sequence[int], wanted_bytes: float) -> Iterator[int]:
     """Positions in ``sizes``, spread evenly by bytes, that together have at least ``wanted_bytes``, or all there are.
 
     >>> list(evenly_spread([10, 10, 10, 10, 10, 10], 20)), list(evenly_spread([10, 10], 99))

@@ -56,9 +56,9 @@ def below_at_ends(graph: Graph, residency: Mapping[int, tuple[str, ...]], device
                 yield Gap(t, users[-1], len(graph.ops), len(writers), False, max(writers, default=AT_START))
 
 
-def held_bytes(graph: Graph) -> Levels:
+def held_bytes(graph: Graph, device_tier: str) -> Levels:
     """Bytes of the device tier while each op runs with everything resident, by op position."""
-    return np.array(graph.derived(static_curve), dtype=np.int64)
+    return np.array(graph.derived(static_curve, device_tier), dtype=np.int64)
 
 
 def take_away(held: Levels, graph: Graph, absence: Absence) -> None:

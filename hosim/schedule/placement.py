@@ -110,7 +110,7 @@ class TierSpace:
             for tier in where:
                 if tier in self._free:
                     self._free[tier] -= graph.tensors[t].size_bytes
-                    self._load[tier] += self._round_trip(tier, graph.tensors[t].size_bytes)
+                    self.use(t, tier)
         self._initial = {t: set(where) for t, where in initial.items()}
         total = sum([tensor.size_bytes for tensor in graph.tensors])
         self._ample = {name: self.capacity[name] >= 2 * total for name in tiers}  # room for all at once, beside what starts there
@@ -174,8 +174,12 @@ class TierSpace:
         return None
 
     def use(self, tensor: int, tier: str) -> None:
-        """Count the tensor's round trip towards the load of the tier's channels, which the rule ``balanced`` evens out."""
-        self._load[tier] += self._round_trip(tier, self._graph.tensors[tensor].size_bytes)
+        """Count the tensor's round trip towards the load of the tier's channels, which the rule ``balanced`` evens out.
+
+        What no op uses makes none.
+        """
+        if self._graph.users[tensor]:
+            self._load[tier] += self._round_trip(tier, self._graph.tensors[tensor].size_bytes)
 
     def full(self) -> str:
         """In words, the tiers that had no room for something, and what they hold at most."""

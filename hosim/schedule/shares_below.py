@@ -45,7 +45,7 @@ def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str,
         if share is not None:
             if share > 1:
                 raise InputError(f"expected a share of at most 1, got {share}", source=name)
-            fixed += _part(graph, tensors, round(share * _bytes(graph, tensors)), spread)
+            fixed += _part(graph, tensors, share * _bytes(graph, tensors), spread)
     free = [tensors for name, tensors in groups.items() if shares[name] is None]
     alone = [lacking(_sorted(graph, fixed), 0)]
     while alone[-1] > 0 and not free and len(alone) < ways:
@@ -102,7 +102,7 @@ def _bytes(graph: Graph, tensors: Sequence[int]) -> int:
     return sum([graph.tensors[t].size_bytes for t in tensors])
 
 
-def _part(graph: Graph, tensors: Sequence[int], wanted: int, spread: str) -> list[int]:
+def _part(graph: Graph, tensors: Sequence[int], wanted: float, spread: str) -> list[int]:
     """Some of the tensors, at least ``wanted`` bytes; of tensors much larger than usual as few as possible."""
     sizes = {t: graph.tensors[t].size_bytes for t in tensors}
     most = LARGE * usual_size(sizes.values())

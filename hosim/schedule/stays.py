@@ -51,7 +51,7 @@ class Stays:
         self._graph = graph
         self._sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=np.int64)
         self._initial = frozenset(graph.initial)
-        self._held = held_bytes(graph)
+        self._held = held_bytes(graph, hardware.device_tier)
         self._begins = list(accumulate(op_durations(graph, hardware), initial=0))
         self._machine = machine_of_copies(graph, hardware)
         self._below = next(iter(fastest_tiers(self._machine)), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from hosim.analysis.canonical import canonical
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
@@ -16,6 +17,7 @@ from hosim.hardware import Hardware
 from hosim.policies.own.hybrid import Deciding
 from hosim.result import Result, Transfer
 from hosim.schedule.expert_cache import Fetch, Rule
+from hosim.schedule.order_of_uses import plan_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,12 @@ class Mispredictions:
 
 def predicts(plan: Plan) -> bool:
     """Whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's steps."""
-    return isinstance(plan.runtime, Deciding)
+    return isinstance(_ordered(plan).runtime, Deciding)
+
+
+def _ordered(plan: Plan) -> Plan:
+    """The plan as its policy made it."""
+    return plan_for(plan, plan.workload.derived(canonical))
 
 
 def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None) -> Mispredictions | None:
@@ -74,6 +81,7 @@ def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = No
     ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises :class:`InputError` for a plan that does not
     predict.
     """
+    plan = _ordered(plan)
     deciding = plan.runtime
     if not isinstance(deciding, Deciding):
         raise InputError(f"the plan of {plan.policy} predicts no routing: expected one of hybrid, for a graph of a routing's steps")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hosim.analysis.bounded_result import bounded
 from hosim.cache_plan import Plan
@@ -19,6 +20,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import hyperoffload
 from hosim.result import CACHING, LEDGER, Result
+from hosim.schedule.order_of_uses import planned_in_order_of_uses
 from hosim.study.policy_choice import PolicyChoice
 from hosim.study.run_policy import Counting, check, make_plan, replay
 from hosim.units import human_size
@@ -164,7 +166,8 @@ class _BudgetSearch:
             return replay(plan, machine, within, counting=self._counting, reserve_bytes=self._budget, bounds=False)
 
         parameters = {**choice.policy.parameters, **choice.parameters}
-        return hyperoffload.plan(graph, hardware.fair_share, budget_bytes, **parameters, judge=judge)
+        make = partial(hyperoffload.plan, hardware=hardware.fair_share, budget_bytes=budget_bytes, **parameters, judge=judge)
+        return planned_in_order_of_uses(make, graph)
 
     def waits(self, found: Reserved) -> bool:
         """Whether the plan takes longer with the allocator than without."""

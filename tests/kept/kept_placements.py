@@ -23,6 +23,7 @@ from instances import instance
 from kept_streams import two_streams
 from kept_table import KeptTable, Row, checksum
 
+from hosim.analysis.canonical import canonical
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import HosimError
@@ -33,6 +34,7 @@ from hosim.policies import registry
 from hosim.policies.own.hybrid import Deciding
 from hosim.schedule.expert_cache import Fetch
 from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.schedule.order_of_uses import plan_for
 
 COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "stall_ns", "moved_bytes", "checksum")
 SEED = 37
@@ -132,6 +134,7 @@ def experts(number: int) -> Iterator[Row]:
             except HosimError as error:
                 yield (*asked, "", "", "", str(crc32(str(error).encode())))
                 continue
+            plan = plan_for(plan, given.derived(canonical))
             fetches: list[Fetch] = []
             assert isinstance(plan.runtime, Deciding)
             makespan, stall, moved, rest = _figures(replace(plan, runtime=replace(plan.runtime, fetches=fetches)), on, 300)

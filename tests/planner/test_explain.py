@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized
 from toys import hill, machine, plateau, training
 
+from hosim.analysis.canonical import canonical
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
@@ -204,7 +205,7 @@ def consistent(selection: Selection) -> None:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObject) -> None:
-    graph = data.draw(graphs(max_ops=10, max_streams=2))
+    graph = canonical(data.draw(graphs(max_ops=10, max_streams=2)))
     hw = sized(data.draw(hardware()), graph)
     problem = analyse(graph, hw)
     budget = data.draw(st.integers(max(problem.floor_bytes), max(1, *problem.held_bytes)))
@@ -221,7 +222,7 @@ def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObj
 @settings(max_examples=50)
 @given(data=st.data())
 def test_selection_ranks_what_it_takes_above_what_it_leaves(data: st.DataObject) -> None:
-    graph = data.draw(graphs(max_ops=12, max_streams=2))
+    graph = canonical(data.draw(graphs(max_ops=12, max_streams=2)))
     problem = analyse(graph, sized(data.draw(hardware()), graph))
     weights = Weights(waiting=data.draw(st.sampled_from((0.0, 0.3, 1.0))), slow=data.draw(st.sampled_from((1.0, 0.7, 1.07))))
     selection = select(problem, data.draw(st.integers(1, max(1, *problem.held_bytes))), weights)
@@ -247,7 +248,7 @@ def test_the_explanation_agrees_on_a_model_of_today(phase: str) -> None:
     hw = load_hardware(hardware_path("h100-80gb-sxm"))
     problem = analyse(graph, hw)
     selection = select(problem, max(problem.held_bytes) * 7 // 10, Weights())
-    made = replace(insert(problem, selection.choices, "test"), judgement=Judgement(SELECTION, selection.choices, selection))
+    made = replace(insert(problem, selection.choices, "test"), judgement=Judgement(SELECTION, selection.choices, selection, graph=graph))
     found = explain(made, hw, hw.device.capacity_bytes)
     agrees(found)
     consistent(selection)

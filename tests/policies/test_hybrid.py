@@ -12,6 +12,7 @@ import pytest
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
 
+from hosim.analysis.canonical import canonical
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -23,6 +24,7 @@ from hosim.policies import registry
 from hosim.policies.own.hybrid import Deciding, as_started
 from hosim.result import Result
 from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
+from hosim.schedule.order_of_uses import plan_for
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE
@@ -30,7 +32,8 @@ ALONE = ATTENTION + GATE + FFN + COMBINE
 
 
 def plan(graph: Graph, budget: int = 1000, hardware: Hardware | None = None, **settings) -> Plan:
-    return registry.get("hybrid").plan(graph, hardware or moe_toy.machine(), budget, **settings)
+    made = registry.get("hybrid").plan(graph, hardware or moe_toy.machine(), budget, **settings)
+    return plan_for(made, graph.derived(canonical))  # as the policy made it
 
 
 def run(made: Plan, budget: int = 1000, hardware: Hardware | None = None) -> tuple[Result, list[str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hosim.analysis.canonical import canonical
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
@@ -27,6 +28,7 @@ from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
+from hosim.schedule.order_of_uses import plan_for
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 
@@ -107,6 +109,8 @@ class Region:
 class Explanation:
     """A plan explained. ``result`` has the channels' figures and the peak; positions are those of ``plan.graph``.
 
+    Its tensors are in the order in which the planner had them (:mod:`hosim.schedule.order_of_uses`).
+
     ``origin`` says in words what made the plan and what was judged; ``judgement`` is None where the planner judged nothing. ``lines``
     come by bytes saved at the peak, then over-budget time relieved, then score. ``without_gap_tensors`` and ``without_gap_bytes`` count
     what has bytes but no gap: short-lived tensors, which never move, and those that no op uses.
@@ -139,6 +143,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     if plan.runtime is not None:
         raise InputError(f"policy {plan.policy} decides during the replay: there is no plan to explain")
     refuse_other_processors(plan.graph, "why tensors move is explained for plans with all ops on the device")
+    plan = _as_planned(plan)
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
     if not result.feasible or timeline is None:
@@ -170,10 +175,17 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     )
 
 
+def _as_planned(plan: Plan) -> Plan:
+    """The plan for the graph that the planner's notes are about, or else in the order of its uses."""
+    if isinstance(plan.judgement, Judgement) and plan.judgement.graph == plan.graph:
+        return plan
+    return plan_for(plan, plan.workload.derived(canonical))
+
+
 def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
     """The planner's notes, if they are about this plan: its cache ops must be those that follow from the choices."""
     judgement = plan.judgement
-    if not isinstance(judgement, Judgement):
+    if not isinstance(judgement, Judgement) or judgement.graph not in (None, plan.graph):
         return None
     if judgement.source == RIVAL or insert(problem, judgement.choices, plan.policy).cache_ops == plan.cache_ops:
         return judgement

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hosim.analysis.gaps import Gap
+from hosim.graph import Graph
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
@@ -22,7 +23,7 @@ class Judgement:
 
     ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local search began with; ``rival`` names
     the policy whose plan was taken because it was better, in which case there are no choices. ``tried`` names, in words, what was planned
-    for besides the budget and the machine as they are.
+    for besides the budget and the machine as they are. Positions are those of ``graph``, which was planned.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Judgement:
     selection: Selection | None = None
     rival: str = ""
     tried: tuple[str, ...] = ()
+    graph: Graph | None = None
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:

@@ -217,7 +217,7 @@ def _rules(problem: Problem) -> list[Placement]:
 
 def _judged(outcome: Evaluation, source: str, selection: Selection | None, rival: str = "", tried: Iterable[str] = ()) -> Evaluation:
     """An outcome whose plan carries where it comes from."""
-    judgement = Judgement(source, outcome.choices, selection, rival, tuple(dict.fromkeys(tried)))
+    judgement = Judgement(source, outcome.choices, selection, rival, tuple(dict.fromkeys(tried)), outcome.plan.graph)
     return replace(outcome, plan=replace(outcome.plan, judgement=judgement))
 
 

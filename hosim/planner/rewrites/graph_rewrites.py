@@ -240,7 +240,7 @@ class _RewriteSearch:
 
     def orders(self, reorder: bool, recompute: bool) -> list[Variants]:
         """The variants by order of the ops; none where the graph fits, or where no other graph can need much less than it."""
-        if max(static_curve(self.workload), default=0) <= self.budget:
+        if max(static_curve(self.workload, self.hardware.device_tier), default=0) <= self.budget:
             return []
         edits = Edits(self.workload)
         found = [Variants(self.problem, edits, candidates(self.problem) if recompute else (), self.budget)]
@@ -258,7 +258,8 @@ class _RewriteSearch:
     def _other_orders(self) -> list[Graph]:
         """The workload with its ops in the order that holds least, and with each op that frees memory as soon as it can be."""
         found = [self.workload]
-        for graph in (better_order(self.workload, self.problem.durations, self.budget), eager(self.workload)):
+        device_tier = self.hardware.device_tier
+        for graph in (better_order(self.workload, self.problem.durations, self.budget, device_tier), eager(self.workload)):
             if all(graph.ops != other.ops for other in found):
                 found.append(graph)
         return found[1:]

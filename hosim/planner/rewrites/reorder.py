@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hosim.analysis.liveness import static_curve
+from hosim.analysis.liveness import USUAL_DEVICE_TIER, idle_below, static_curve
 from hosim.edits import is_random, permuted
 from hosim.graph import Graph
 
@@ -37,7 +37,7 @@ _MANY = 20_000
 """Graphs with more ops get fewer list schedules."""
 
 
-def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int) -> Graph:
+def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int, device_tier: str = USUAL_DEVICE_TIER) -> Graph:
     """``graph`` with its ops in the best order found; ``graph`` itself where none is better.
 
     Better is: a lower static peak where that exceeds ``budget_bytes``, then fewer byte-nanoseconds above the budget, which is what
@@ -45,10 +45,10 @@ def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int) -> Graph:
     are nanoseconds by op position. O((ops + uses) log ops), and a bounded number of passes.
     """
     given = list(range(len(graph.ops)))
-    best, best_key = given, _key(static_curve(graph), durations, given, budget_bytes)
+    best, best_key = given, _key(static_curve(graph, device_tier), durations, given, budget_bytes)
     if not best_key[0]:
         return graph
-    model = _model(graph)
+    model = _model(graph, device_tier)
     for order in _proposals(model):
         key = _key(_curve(model, order), durations, order, budget_bytes)
         if key < best_key:
@@ -98,7 +98,7 @@ class _Model:
     held: int
 
 
-def _model(graph: Graph) -> _Model:
+def _model(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> _Model:
     count = len(graph.ops)
     consumers: list[list[int]] = [[] for _ in range(count)]
     before = _before(graph)
@@ -106,7 +106,7 @@ def _model(graph: Graph) -> _Model:
         for p in producers:
             consumers[p].append(i)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    initial = set(graph.initial)
+    initial = set(graph.initial) - idle_below(graph, device_tier)
     makes: list[list[int]] = [[] for _ in range(count)]
     uses: list[list[int]] = [[] for _ in range(count)]
     held = 0

@@ -113,7 +113,7 @@ class Variants:
 
     def _weighed(self, drops: frozenset[Drop]) -> Variant:
         again = recomputes(self.problem.graph, drops)
-        held_bytes, ops = edited_curve(self.problem.graph, again)
+        held_bytes, ops = edited_curve(self.problem.graph, again, self.problem.hardware.device_tier)
         above = np.maximum(held_bytes - self.budget, 0)
         durations = self._durations[ops]
         held_ns = sum([held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held])

@@ -132,7 +132,7 @@ class _G10:
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         self.durations = np.array(op_durations(graph, hardware), dtype=np.int64)
         self.begins = np.concatenate(([0], np.cumsum(self.durations)))
-        self.held = held_bytes(graph)
+        self.held = held_bytes(graph, hardware.device_tier)
         self.tiers = nearest_tiers(machine_of_copies(graph, hardware))
         self.space = space_below(graph, hardware, residency, rule)
         self.rule = rule

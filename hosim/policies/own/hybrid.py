@@ -76,7 +76,9 @@ def plan(
     backbone = _backbone(graph, homes)
     sizes = _sizes(graph, dynamic)
     refused: InfeasibleError | None = None
-    for cache in [cache_bytes] if cache_bytes is not None else _caches(backbone, dynamic, sizes, budget_bytes):
+    for cache in (
+        [cache_bytes] if cache_bytes is not None else _caches(static_peak(backbone, hardware.device_tier).bytes, sizes, budget_bytes)
+    ):
         if cache < sizes.op:
             message = f"an op uses {human_size(sizes.op)} ({sizes.op} B) of experts, which the cache of {human_size(cache)} cannot hold"
             raise InfeasibleError(f"{message}: give hybrid cache_bytes of at least that")
@@ -117,9 +119,9 @@ def _sizes(graph: Graph, dynamic: Routed) -> _Sizes:
     return _Sizes(total, max(decisions, default=0), max(by_op.values(), default=0))
 
 
-def _caches(backbone: Graph, dynamic: Routed, sizes: _Sizes, budget: int) -> Iterator[int]:
-    """Sizes of the cache to try, the largest first."""
-    left = budget - (static_peak(backbone).bytes - sizes.total)
+def _caches(backbone_bytes: int, sizes: _Sizes, budget: int) -> Iterator[int]:
+    """Sizes of the cache to try, the largest first; ``backbone_bytes`` is the peak of everything else with nothing moved."""
+    left = budget - backbone_bytes
     ample = min(sizes.total, 2 * sizes.decision)
     yield from sorted({max(ample, min(left, sizes.total)), ample, sizes.decision, sizes.op}, reverse=True)
 

@@ -28,7 +28,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
     space = space_below(graph, hardware, residency, rule)
-    held = held_bytes(graph)
+    held = held_bytes(graph, hardware.device_tier)
     absences = []
     for gap in below_at_ends(graph, residency, hardware.device_tier):
         absence = _absence(gap, residency[gap.tensor][0])

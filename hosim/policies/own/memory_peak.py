@@ -77,7 +77,7 @@ def plan(
             wait = clock.ops_after(gap.after, sizes[gap.tensor] / d2h_bandwidth_gbps)
         return at_distance(gap, tier, lead, wait)
 
-    held = held_bytes(graph)
+    held = held_bytes(graph, hardware.device_tier)
     absences = [absence(gap, residency[gap.tensor][0]) for gap in below_at_ends(graph, residency, hardware.device_tier)]
     for forced in absences:
         take_away(held, graph, forced)
