@@ -23,7 +23,7 @@ def canonical(graph: Graph) -> Graph:
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("y", 4), b.tensor("x", 4), b.op("f", "relu", inputs=["x"], outputs=["y"])
+    >>> _ = b.tensor("y", 4), b.tensor("x", 4, "input"), b.op("f", "relu", inputs=["x"], outputs=["y"])
     >>> [tensor.name for tensor in canonical(b.build()).tensors]
     ['x', 'y']
     """
