@@ -72,17 +72,17 @@ class _Elsewhere:
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
-        return self._told(self._inner.before_op(op, _View(view, self._place, self._listed)))
+        return self._told(self._inner.before_op(op, _InOrderOfUses(view, self._place, self._listed)))
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
-        return self._told(self._inner.make_room(op, wanted_bytes, _View(view, self._place, self._listed)))
+        return self._told(self._inner.make_room(op, wanted_bytes, _InOrderOfUses(view, self._place, self._listed)))
 
     def _told(self, decisions: Iterable[CacheOp]) -> list[CacheOp]:
         return [replace(c, tensor=self._place[c.tensor]) for c in decisions]
 
 
-class _View:
+class _InOrderOfUses:
     """A :class:`~hosim.cache_plan.MemoryView` in the positions of a policy whose tensors stand at ``place``."""
 
     def __init__(self, view: MemoryView, place: Sequence[int], listed: Sequence[int]) -> None:
