@@ -60,7 +60,8 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
             f"schedule=interleaved takes a multiple of its {run.pipeline} stages, got {run.micro_batches}", where="micro_batches"
         )
     layers = getattr(config, "num_hidden_layers", 0) if run.layers is None else run.layers
-    within("records", run.micro_batches_of_step * (layers // run.pipeline) * _LEAST_OF_A_LAYER, where="micro_batches")
+    if run.micro_batches_of_step > 1:
+        within("records", run.micro_batches_of_step * (layers // run.pipeline) * _LEAST_OF_A_LAYER, where="micro_batches")
     if run.chunks > 1 and layers < run.pipeline * run.chunks:
         raise InputError(f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each", where="chunks")
 
