@@ -103,6 +103,7 @@ def test_a_comparison() -> None:
     assert lines(tables.comparison(toy(), MACHINE, HELD, COMPARED)) == table("""
         ╭──────────────────────────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors                               │
+        │ durations     times as given for all 4 ops                           │
         │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
         │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
         │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
@@ -149,6 +150,7 @@ def test_a_replay_of_two_streams() -> None:
     assert lines(tables.replay(toy(), MACHINE, HELD, STREAMED)) == table("""
         ╭──────────────────────────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors                               │
+        │ durations     times as given for all 4 ops                           │
         │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
         │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
         │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
@@ -298,6 +300,7 @@ def test_figures_that_are_missing() -> None:
     assert lines(tables.header(toy(), MACHINE, 3, {})) == table("""
         ╭─────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors          │
+        │ durations     times as given for all 4 ops      │
         │ all resident  peak 0 B: nothing                 │
         │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB │
         │ budget        3 B of hbm                        │
