@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import static_peak
+from hosim.analysis.liveness import idle_below, static_peak
 from hosim.cache_plan import Plan
 from hosim.costmodel.on_the_device import on_the_device
 from hosim.engine.replay import replay
@@ -27,7 +27,7 @@ class ResidentStep:
 
 
 def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
-    """The replay with everything in the device tier from the start, as if that were large enough, and with all ops on the device.
+    """The replay with everything that ops use in the device tier from the start, as if that were large enough, and all ops on the device.
 
     Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line` does. It is kept with the graph until
     another machine is given.
@@ -38,9 +38,9 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
 def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived(_base)
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
-    room = max(everything, hardware.device.capacity_bytes)
-    tiers = tuple(replace(t, capacity_bytes=room) if t.name == hardware.device_tier else t for t in hardware.tiers)
-    plan = Plan(graph, "all resident", initial=dict.fromkeys(graph.initial, (hardware.device_tier,)))
+    tiers = tuple([replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers])
+    idle = idle_below(graph, hardware.device_tier)
+    plan = Plan(graph, "all resident", initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle})
     result = replay(plan, replace(hardware, tiers=tiers))
     tier = hardware.device_tier
     return ResidentStep(result.makespan_ns or 0, result.peak_bytes.get(tier, 0), dict(result.peak_breakdown.get(tier, {})))
