@@ -122,4 +122,4 @@ def test_the_same_quantity_is_the_same_number_wherever_it_is_printed(case: tuple
                 resident.peak_bytes,
             )
     elif graph.ops and not graph.elsewhere:
-        assert resident.peak_bytes in (0, *range(machine.device.capacity_bytes + 1, 10**9))
+        assert resident.peak_bytes == 0 or resident.peak_bytes > machine.device.capacity_bytes
