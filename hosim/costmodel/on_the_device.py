@@ -4,39 +4,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.peaks import peak_for
 from hosim.graph import MAIN_STREAM, Graph, Op
+from hosim.hardware import Hardware
 
 
-def on_the_device(graph: Graph) -> Graph:
+def on_the_device(graph: Graph, hardware: Hardware) -> Graph:
     """The graph with each op of another processor on the device instead, on its main stream.
 
     There it takes what the workload says (:attr:`Op.also_on`), or the time of the cost model. An op of which only the time on the other
     processor is known takes that time, on a stream of its own (:func:`base_line`).
     """
-    ops = list(graph.ops)
+    ops, durations = list(graph.ops), op_durations(graph, hardware)
     for i in graph.elsewhere:
-        ops[i] = _on_device(ops[i])
+        op = ops[i]
+        if known_on_device(op, hardware):
+            ops[i] = replace(op, processor="", stream=MAIN_STREAM, duration_ns=dict(op.also_on).get(""), also_on=())
+        else:
+            ops[i] = replace(op, processor="", duration_ns=durations[i], also_on=())
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
 
-def _on_device(op: Op) -> Op:
-    if _known_on_device(op):
-        return replace(op, processor="", stream=MAIN_STREAM, duration_ns=dict(op.also_on).get(""), also_on=())
-    return replace(op, processor="", also_on=())
+def known_on_device(op: Op, hardware: Hardware) -> bool:
+    """Whether something says how long an op of another processor takes on the device."""
+    if dict(op.also_on).get("") is not None:
+        return True
+    worked = op.duration_ns is None or bool(op.flops or op.bytes_accessed)
+    return worked and (not op.flops or peak_for(hardware, op.dtype) is not None)
 
 
-def _known_on_device(op: Op) -> bool:
-    measured = dict(op.also_on).get("") is not None
-    return measured or op.duration_ns is None or bool(op.flops or op.bytes_accessed)
-
-
-def base_of(graph: Graph) -> str:
+def base_of(graph: Graph, hardware: Hardware) -> str:
     """Which ops take their time on another processor in the step that slowdowns are against; empty if none does."""
-    tiers = sorted({graph.ops[i].processor for i in graph.elsewhere if not _known_on_device(graph.ops[i])})
+    tiers = sorted({graph.ops[i].processor for i in graph.elsewhere if not known_on_device(graph.ops[i], hardware)})
     return f"ops on {' and '.join(tiers)}" if tiers else ""
 
 
-def base_line(graph: Graph) -> str | None:
+def base_line(graph: Graph, hardware: Hardware) -> str | None:
     """What slowdowns are against, if it is not the step with all its ops on the device."""
-    base = graph.derived(base_of)
+    base = graph.derived_on(hardware, base_of)
     return f"slowdowns are against the step with {base}: nothing says how long these take on the device" if base else None

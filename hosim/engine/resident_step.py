@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hosim.analysis.canonical import canonical
 from hosim.analysis.liveness import idle_below, static_peak
 from hosim.cache_plan import Plan
-from hosim.costmodel.on_the_device import on_the_device
+from hosim.costmodel.on_the_device import known_on_device, on_the_device
 from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -36,7 +36,7 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
 
 
 def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
-    graph = graph.derived(_base)
+    graph = graph.derived_on(hardware, _base)
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
     tiers = tuple([replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers])
     idle = idle_below(graph, hardware.device_tier)
@@ -46,11 +46,13 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     return ResidentStep(result.makespan_ns or 0, result.peak_bytes.get(tier, 0), dict(result.peak_breakdown.get(tier, {})))
 
 
-def _base(graph: Graph) -> Graph:
+def _base(graph: Graph, hardware: Hardware) -> Graph:
     """The step with its ops on the device: as its builder makes it, and else as its ops say."""
     if not graph.elsewhere:
         return graph
-    return _built_again(graph) or on_the_device(graph)
+    again = _built_again(graph)
+    timed = again is not None and all([op.processor or known_on_device(op, hardware) for op in again.ops])
+    return again if again is not None and timed else on_the_device(graph, hardware)
 
 
 def _built_again(graph: Graph) -> Graph | None:

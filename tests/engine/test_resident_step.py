@@ -19,6 +19,7 @@ import hosim
 from hosim.analysis.liveness import static_peak
 from hosim.cli.main import app
 from hosim.costmodel.on_the_device import base_of
+from hosim.costmodel.op_time import op_durations
 from hosim.engine.resident_step import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -64,7 +65,7 @@ def with_cpu(**adam: Any) -> Graph:
 )
 def test_a_file_without_a_builder_is_timed_on_the_device_or_its_base_is_named(adam: dict[str, Any], base: str, tmp_path: Path) -> None:
     graph = with_cpu(**adam)
-    assert base_of(graph) == base
+    assert base_of(graph, H100) == base
     taken = resident_step(graph, H100).makespan_ns
     assert taken == (900_050 if base else 57) if "bytes_accessed" not in adam else 50 < taken < 900_000
     save_workload(graph, tmp_path / "w.json")
@@ -73,6 +74,14 @@ def test_a_file_without_a_builder_is_timed_on_the_device_or_its_base_is_named(ad
         r"\s+", " ", CliRunner().invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "h100", "-p", "resident"]).stdout
     )
     assert ("slowdown vs" in shown) == any("step with ops on ddr" in note for note in named) == bool(base)
+
+
+def test_an_op_in_a_dtype_that_the_device_does_not_compute_in_keeps_its_time() -> None:
+    machine = replace(H100, compute=replace(H100.compute, peak_flops={"bf16": 10**15}, tables=(), processor=None))
+    graph = with_cpu(bytes_accessed=80, flops=40, dtype="fp32")
+    assert base_of(graph, machine) == "ops on ddr"
+    assert resident_step(graph, machine).makespan_ns == 50 + op_durations(graph, machine)[1]
+    assert base_of(graph, H100) == ""
 
 
 def compared(workload: Path, machine: str, *more: str) -> Any:
