@@ -12,11 +12,11 @@ def test_what_is_drawn_is_the_same_for_a_seed_and_small_enough():
 
 
 def test_a_step_is_planned_with_and_without_checkpoints(monkeypatch, capsys):
-    step = Step({"model": "bert-large", "batch": 4, "sequence": 128, "layers": 2}, "rtx-4090", "90%")
+    step = Step({"model": "bert-large", "batch": 4, "sequence": 128, "layers": 2}, "rtx-4090", "100%")
     assert len(step.graph(checkpoint=True).ops) > len(step.graph().ops)
     monkeypatch.setattr(checkpointing, "listed", lambda: iter([step]))
     assert checkpointing.main([]) == 0
     line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("bert-large 4 128 2 on rtx-4090 at 90%: ")
+    assert line.startswith("bert-large 4 128 2 on rtx-4090 at 100%: ")
     assert " ms, checkpointed " in line
     assert last.startswith("1 steps: largest ratio ")

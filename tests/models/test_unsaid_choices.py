@@ -53,13 +53,15 @@ def test_gradients_that_are_reduced_once_are_whole_until_then(zero: int, data: i
     assert states[0] == states[1]
 
 
-def test_gemmas_gradients_of_52_gigabytes() -> None:
-    """27.2 B parameters in bf16 stay whole over four micro-batches; reduced in each, a sixteenth in fp32 stays."""
-    asked = {"model": "gemma-2-27b", "phase": "train", "sequence": 2048, "data": 16, "zero": 3, "checkpoint": True, "micro_batches": 4}
+def test_gradients_stay_whole_over_micro_batches() -> None:
+    """In bf16, as many as there are parameters (52 GB of all layers); reduced in each, a sixteenth in fp32 stays."""
+    model = {"model": "gemma-2-27b", "layers": 4}
+    asked = {**model, "phase": "train", "sequence": 2048, "data": 16, "zero": 3, "checkpoint": True, "micro_batches": 4}
     once = static_peak(hosim.load({**asked, "sync_each_batch": False}))
     each = static_peak(hosim.load(asked))
-    assert once.breakdown["gradient"] == pytest.approx(2 * 27.2e9, rel=0.05)
-    assert once.bytes - each.bytes > 40e9
+    parameters = sum([t.size_bytes for t in hosim.load({**model, "phase": "decode"}).tensors if t.kind == "parameter"])
+    assert once.breakdown["gradient"] == pytest.approx(parameters, rel=0.05)
+    assert once.bytes - each.bytes > 0.75 * parameters
 
 
 def test_only_reduced_gradients_are_reduced_in_each_micro_batch() -> None:

@@ -328,6 +328,7 @@ def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(s
     assert replay(plan, hardware, budget).makespan_ns < 0.96 * before_ns
 
 
+@pytest.mark.long
 def test_the_least_bound_gets_all_effort_where_plans_with_little_tell_nothing():
     """On a slow card the variant with the least bound looks worse than the graph as it is, until it is searched: 561 ms, then 469."""
     model = {"model": "phi-4-mini", "phase": "train", "batch": 1, "sequence": 2048, "layers": 6, "fused": True}
