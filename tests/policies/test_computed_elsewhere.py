@@ -85,7 +85,7 @@ def test_a_step_without_the_part_is_planned_as_it_is() -> None:
 
 def test_the_planner_still_streams_states_where_the_device_updates() -> None:
     """Its rivals are the streams, not the systems: a plan is for the workload that was asked about."""
-    asked = ["compare-policies", "gpt2:phase=train:layers=1:sequence=32", "-H", "h100", "-b", "98%", "-p", "hyperoffload:effort=0", "--json"]
+    asked = ["compare-policies", "gpt2:phase=train:layers=1:sequence=9", "-H", "h100", "-b", "98%", "-p", "hyperoffload:effort=0", "--json"]
     outcome = CliRunner().invoke(app, asked)
     assert outcome.exit_code == 0, outcome.output
     assert not any("computes" in line for line in json.loads(outcome.stdout).get("notes", ()))
