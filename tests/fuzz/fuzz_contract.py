@@ -1,6 +1,6 @@
 """What holds for every command, whatever it is given: the oracle of the fuzzer.
 
-- The exit code is 0 to 3, or 130; 1 is the gate's alone.
+- The exit code is 0 to 3, or 130; 1 is the gate's alone, and that of ``validate --max-error``.
 - Codes 2 and 3 say why in one line on stderr that begins with ``error: `` and has at most 400 characters more, or print a table.
 - What is printed holds no control characters, no traceback, and no line that a CI service takes for a command.
 - Inputs stay as they were. A file that is written is whole; nothing else is left.
@@ -29,7 +29,8 @@ def complaints(case: Case, code: int, stdout: bytes, stderr: bytes, folder: Path
     """What the outcome of a command breaks, one line each, empty if nothing."""
     if code == BUG:
         return  # the fuzzer says what was raised
-    if code not in CODES or (code == 1 and case.arguments[:1] != ("check",)):
+    bound = case.arguments[:1] == ("check",) or "--max-error" in case.arguments
+    if code not in CODES or (code == 1 and not bound):
         yield f"exit code {code}"
     for name, content in (("stdout", stdout), ("stderr", stderr)):
         yield from _printed(case, name, content)

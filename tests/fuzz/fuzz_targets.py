@@ -10,9 +10,11 @@ from random import Random
 from typing import Any
 
 import fuzz_seeds as seeds
+import fuzz_stages
 from fuzz_binaries import changed_archive, changed_bytes, changed_database, changed_message, changed_stream, packed
 from fuzz_case import Case
 from fuzz_programs import changed_program
+from fuzz_stages import changed_messages
 from fuzz_trees import (
     changed_csv,
     changed_json,
@@ -213,6 +215,7 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         *_recordings(),
         *(_Options(name, gate) for name in ("options", "surroundings", "names")),
         _ServingOptions(),
+        *_together(),
     ]
 
 
@@ -354,6 +357,30 @@ def _recordings() -> list[Target]:
             ("validate kit", "calibrate kit --json", "calibrate kit/bandwidth.json" + profile),
             (),
             ["recording"],
+        ),
+    ]
+
+
+def _together() -> list[Target]:
+    """Several files that belong together."""
+    traces, tied = fuzz_stages.ranks(), fuzz_stages.stages()
+    both, stages = " ".join(traces), " ".join(tied)
+    return [
+        Target(
+            "ranks",
+            traces,
+            list(traces),
+            [changed_json, changed_json, mildly_changed_json],
+            (f"validate {both}", f"validate {both} --json", f"validate {both} --max-error 1%"),
+            (f"validate {both} r0.json", f"calibrate {both} --json", f"validate {both} --device 0"),
+        ),
+        Target(
+            "messages",
+            tied | {"m.yaml": seeds.text(seeds.HARDWARE)},
+            list(tied),
+            [changed_json, mildly_changed_json, *[changed_messages] * 4],
+            (f"pipeline {stages} -H m.yaml -p layerwise -b 80%", f"pipeline {stages} -H m.yaml -p on_demand --json", "pipeline s0.json s2.json -H m.yaml"),
+            (f"pipeline {stages} -H m.yaml -p lookahead --trace out.json", "plan s1.json -H m.yaml -p layerwise -o out.json"),
         ),
     ]
 
