@@ -361,7 +361,7 @@ def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[s
     watch.begin(str(base), str(place / "matplotlib"))
     raised: list[str] = []
     try:
-        code = _called(raised)
+        code = _called(raised, case)
     finally:
         watch.on = False
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -404,20 +404,25 @@ def _redirect(number: int, how: str, base: Path, encoding: str, errors: str) -> 
     setattr(sys, name, stream)
 
 
-def _called(raised: list[str]) -> int:
+def _called(raised: list[str], case: Case) -> int:
     """The exit code of the command, as the interpreter would end with it; what it ``raised`` that hosim did not expect."""
+    from fuzz_calls import run_program
+
     from hosim.cli.start import main
 
     code: Any = 0
     try:
-        main()
+        if case.arguments[:1] == ("python",):
+            run_program(case.arguments[1])
+        else:
+            main()
     except SystemExit as ended:
         code = ended.code
     except BaseException as error:
-        places = [frame for frame in traceback.extract_tb(error.__traceback__) if "/hosim/" in frame.filename]
-        where = f"{Path(places[-1].filename).name}, {places[-1].name}" if places else "nowhere"
-        raised.append(f"raised {type(error).__name__} in {where}")
-        os.environ["FUZZ_LINE"] = f"{places[-1].filename}:{places[-1].lineno}: {error!s:.200}"
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((frame for frame in reversed(frames) if "/hosim/" in frame.filename), frames[-1])
+        raised.append(f"raised {type(error).__name__} in {Path(last.filename).name}, {last.name}")
+        os.environ["FUZZ_LINE"] = f"{last.filename}:{last.lineno}: {error!s:.200}"
         code = 70
     try:
         if sys.stdout is not None:

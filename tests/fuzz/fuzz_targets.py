@@ -12,6 +12,7 @@ from typing import Any
 import fuzz_seeds as seeds
 import fuzz_stages
 from fuzz_binaries import changed_archive, changed_bytes, changed_database, changed_message, changed_stream, packed
+from fuzz_calls import PROGRAMS, changed_calls
 from fuzz_case import Case
 from fuzz_programs import changed_program
 from fuzz_stages import changed_messages
@@ -48,6 +49,7 @@ class Target:
     slow: Sequence[str] = ()
     formats: Sequence[str] = ()
     zipped: bool = True
+    bytewise: bool = True
     heavy: bool = False
 
     def valid(self) -> list[Case]:
@@ -64,7 +66,7 @@ class Target:
         return Case(self.name, tuple(shlex.split(draw.choice(commands))), files)
 
     def _changed(self, draw: Random, content: bytes) -> bytes:
-        if not self.changes or draw.random() < 0.2:
+        if not self.changes or (draw.random() < 0.2 and self.bytewise):
             found = changed_bytes(draw, content, tuple(self.files.values()))
         else:
             found = draw.choice(self.changes)(draw, content)
@@ -216,6 +218,10 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         *(_Options(name, gate) for name in ("options", "surroundings", "names")),
         _ServingOptions(),
         *_together(),
+        *(
+            Target(f"objects: {name}", {"call.py": text.encode()}, ["call.py"], [changed_calls], ["python call.py"], zipped=False, bytewise=False)
+            for name, text in PROGRAMS.items()
+        ),
     ]
 
 
