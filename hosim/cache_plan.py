@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from hosim.derived import Deriving
 from hosim.edits import Edits
 from hosim.errors import InputError
+from hosim.field_kinds import keep_kinds
 from hosim.graph import Graph
 from hosim.in_cells import InCells
-from hosim.plain_text import counted, printable
+from hosim.plain_text import counted, named, printable, shown
 from hosim.whole_numbers import keep_whole
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class CacheOp:
 
     def __post_init__(self) -> None:
         if self.tensor.__class__ is not int or self.after.__class__ is not int:
-            keep_whole(self, InputError, f"cache op {printable(str(self.op))}")
+            keep_whole(self, InputError, f"cache op {named(self.op)}")
+        if not self.op.__class__ is self.source.__class__ is str or self.destination.__class__ not in (str, type(None)):
+            keep_kinds(self, InputError, f"cache op {named(self.op)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ class Plan(Deriving, InCells):
             ("runtime", "a function that makes a runtime policy, or None", self.runtime is None or callable(self.runtime)),
         ):
             if not right:
-                raise InputError(f"expected {expected}, got {getattr(self, name)!r:.100}", source="plan", where=name)
+                raise InputError(f"expected {expected}, got {shown(getattr(self, name), 100)}", source="plan", where=name)
 
     def __repr__(self) -> str:
         decides = "decides during the replay" if self.runtime is not None else counted_cache_ops(self)

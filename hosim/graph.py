@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from hosim.collector import no_collection
 from hosim.derived import Deriving
 from hosim.errors import GraphError
+from hosim.field_kinds import keep_items
 from hosim.graph_check import check_graph
 from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
 from hosim.graph_rows import OpRow, TensorRow, make_ops, make_tensors
 from hosim.graph_users import CompactUsers
 from hosim.in_cells import InCells
-from hosim.plain_text import counted, one_line, printable
+from hosim.plain_text import counted, named, printable, shown
 from hosim.units import human_size
 from hosim.whole_numbers import not_whole, whole
 
@@ -43,14 +44,14 @@ def _require_texts(where: str, **given: object) -> None:
     """Raise :class:`GraphError` for the first of these that is no text."""
     for key, value in given.items():
         if not isinstance(value, str):
-            raise GraphError(f"expected a text, got {one_line(repr(value), 60)}", where=f"{where}.{key}")
+            raise GraphError(f"expected a text, got {shown(value, 60)}", where=f"{where}.{key}")
 
 
 def _figure(op: str, field: str, value: Any) -> Any:
     """An integer of Python, or ``None`` for the duration that another processor may have; raises :class:`GraphError`."""
     number = None if value is None and field == "also_on" else whole(value)
     if number is None and (value is not None or field != "also_on"):
-        raise GraphError(not_whole(field, value), where=f"op {printable(str(op))}, {field}")
+        raise GraphError(not_whole(field, value), where=f"op {named(op)}, {field}")
     return number
 
 
@@ -91,6 +92,7 @@ class Graph(Deriving, InCells):
     meta: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        keep_items(self, GraphError, tensors=Tensor, ops=Op)
         check_graph(self.tensors, self.ops)
 
     def __repr__(self) -> str:
@@ -238,6 +240,9 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
+        _require_texts("workload", name=name)
+        if not isinstance(meta, Mapping | None):
+            raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
         self.name = name
         self.meta = dict(meta or {})
         self._tensor_index: dict[str, int] = {}
@@ -285,7 +290,7 @@ class GraphBuilder:
         if persistent is None:
             persistent = kind in PERSISTENT_KINDS
         elif persistent.__class__ is not bool:
-            raise GraphError(f"expected true or false, got {one_line(repr(persistent), 60)}", where=f"tensors[{len(index)}].persistent")
+            raise GraphError(f"expected true or false, got {shown(persistent, 60)}", where=f"tensors[{len(index)}].persistent")
         if size_bytes.__class__ is not int:
             size_bytes = _kept(size_bytes)
         row = size_bytes, kind, home, persistent
@@ -384,7 +389,7 @@ class GraphBuilder:
         if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
             given = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "deps": deps}
             label = next(key for key, names in given.items() if isinstance(names, str))
-            raise GraphError(f"expected a list of names, got {given[label]!r}", where=f"ops[{len(index)}].{label}")
+            raise GraphError(f"expected a list of names, got {shown(given[label])}", where=f"ops[{len(index)}].{label}")
         start = begin = len(positions)
         label, mutated, awaited = "inputs", 0, 0
         try:
@@ -438,9 +443,7 @@ class GraphBuilder:
             if isinstance(error, TypeError | AttributeError):
                 parts = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "also_on": also_on, "sizes": sizes}
                 what = {"also_on": "a mapping of processors to durations", "sizes": "a list of sizes"}.get(label, "a list of names")
-                raise GraphError(
-                    f"expected {what}, got {one_line(repr(parts.get(label, deps)), 60)}", where=f"ops[{len(index)}].{label}"
-                ) from None
+                raise GraphError(f"expected {what}, got {shown(parts.get(label, deps), 60)}", where=f"ops[{len(index)}].{label}") from None
             if isinstance(error, KeyError):
                 what = "earlier op" if label == "deps" else "tensor"
                 raise GraphError(f"unknown {what} {error.args[0]!r}", where=place) from None

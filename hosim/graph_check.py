@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from hosim.errors import GraphError
 from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
-from hosim.plain_text import printable
+from hosim.plain_text import named, shown
 from hosim.units import LARGEST
 from hosim.whole_numbers import not_whole
 
@@ -98,7 +98,7 @@ def _wrong_processors(op: Op) -> str:
         twice = next(name for name in names if names.count(name) > 1)
         return f"lists the processor {twice or DEVICE!r} twice (its own is {op.processor or DEVICE!r})"
     wrong = [ns for _, ns in op.also_on if ns is not None and not (ns.__class__ is int and 0 <= ns <= LARGEST)]
-    return f"expected a duration of at least 0 and up to 2^63-1, got {wrong[0]!r:.30}" if wrong else ""
+    return f"expected a duration of at least 0 and up to 2^63-1, got {shown(wrong[0], 30)}" if wrong else ""
 
 
 def _too_large(figure: int) -> str:
@@ -107,9 +107,9 @@ def _too_large(figure: int) -> str:
 
 def _check_whole(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
     """Raise :class:`GraphError` for a figure that is no whole number: one that is missing, as a table's NaN, before any other."""
-    found = [(f"tensor {printable(str(tensor.name))}", "size_bytes", tensor.size_bytes) for tensor in tensors]
+    found = [(f"tensor {named(tensor.name)}", "size_bytes", tensor.size_bytes) for tensor in tensors]
     for op in ops:
-        about = f"op {printable(str(op.name))}"
+        about = f"op {named(op.name)}"
         found += [(about, label, getattr(op, label)) for label in _FIGURES]
         found += [(about, "duration_ns", ns) for ns in (op.duration_ns, *[ns for _, ns in op.also_on]) if ns is not None]
     wrong = [each for each in found if each[2].__class__ is not int]

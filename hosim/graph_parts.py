@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.errors import GraphError
-from hosim.plain_text import printable
+from hosim.field_kinds import keep_kinds
+from hosim.plain_text import named
 from hosim.whole_numbers import keep_whole
 
 KINDS = (
@@ -27,6 +28,8 @@ PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cach
 
 MAIN_STREAM = "compute"
 """The stream that ops are in unless they say otherwise."""
+
+_TEXT, _FLAG = (str, type(None)), (bool, type(None))
 
 DEVICE = "device"
 """What files and messages call the processor of the device."""
@@ -66,8 +69,14 @@ class Tensor:
     persistent: bool | None = None
 
     def __post_init__(self) -> None:
+        if (
+            not self.name.__class__ is self.kind.__class__ is str
+            or self.home.__class__ not in _TEXT
+            or self.persistent.__class__ not in _FLAG
+        ):
+            keep_kinds(self, GraphError, f"tensor {named(self.name)}")
         if self.size_bytes.__class__ is not int:
-            keep_whole(self, GraphError, f"tensor {printable(str(self.name))}")
+            keep_whole(self, GraphError, f"tensor {named(self.name)}")
         if self.persistent is None:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
 
@@ -148,7 +157,9 @@ class Op:
     message: str = ""
 
     def __post_init__(self) -> None:
-        keep_whole(self, GraphError, f"op {printable(str(self.name))}")
+        about = f"op {named(self.name)}"
+        keep_kinds(self, GraphError, about)
+        keep_whole(self, GraphError, about)
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -12,12 +12,13 @@ from functools import cached_property
 from itertools import pairwise
 
 from hosim.errors import HardwareError
+from hosim.field_kinds import keep_kinds
 from hosim.graph import KINDS
 from hosim.in_cells import InCells
 from hosim.limits import limit, refusal
-from hosim.plain_text import counted, printable
+from hosim.plain_text import counted, named, printable, shown
 from hosim.units import LARGEST, human_size
-from hosim.whole_numbers import keep_whole
+from hosim.whole_numbers import keep_whole, not_whole, whole
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
@@ -53,7 +54,7 @@ class Tier:
     dma: bool = True
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, f"tier {printable(str(self.name))}", LARGEST)
+        _keep(self, f"tier {named(self.name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Channel:
     beside: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, f"channel {printable(str(self.name))}", LARGEST)
+        _keep(self, f"channel {named(self.name)}")
 
     def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
         """The largest bandwidth (bytes per second) of a transfer of this size on this channel, however much is free; ``None``: no limit.
@@ -111,7 +112,7 @@ class Fabric:
     collectives: int = 0
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, f"fabric {printable(str(self.name))}", LARGEST)
+        _keep(self, f"fabric {named(self.name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class ProcessorFigures:
     sustained_hz: int = 0
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, "processor", LARGEST)
+        _keep(self, "processor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,7 @@ class Compute:
     beside_copies: float = 1.0
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, "compute", LARGEST)
+        _keep(self, "compute")
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
         """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""
@@ -242,7 +243,7 @@ class Hardware(InCells):
     price_per_hour: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        keep_whole(self, HardwareError, "", LARGEST)
+        _keep(self, "")
         _check(self)
 
     def __repr__(self) -> str:
@@ -272,7 +273,11 @@ class Hardware(InCells):
         str
             One of :data:`SCOPES`.
         """
-        return "device" if name == self.device_tier else self.tiers[self.tier_index[name]].scope
+        if name == self.device_tier:
+            return "device"
+        if not isinstance(name, str) or name not in self.tier_index:
+            raise HardwareError(f"no tier {shown(name, 60)} (tiers: {', '.join(self.tier_index)})", where="tiers")
+        return self.tiers[self.tier_index[name]].scope
 
     def channel_scope(self, channel: Channel) -> str:
         """Who shares a channel's bandwidth: those who share both its tiers. Each device has its own queue and engines.
@@ -287,6 +292,8 @@ class Hardware(InCells):
         str
             One of :data:`SCOPES`.
         """
+        if not isinstance(channel, Channel):
+            raise HardwareError(f"expected a channel, got {shown(channel, 60)}", where="channels")
         return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
 
     def instance(self, scope: str, device: int) -> int:
@@ -321,7 +328,10 @@ class Hardware(InCells):
         int
             Their number.
         """
-        return {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}[scope]
+        known = {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}
+        if not isinstance(scope, str) or scope not in known:
+            raise HardwareError(f"unknown scope {shown(scope, 60)}; expected one of {', '.join(SCOPES)}", where="scope")
+        return known[scope]
 
     def of_devices(self, devices: int) -> Hardware:
         """The machine with so many devices: the same object each time, so that what is derived from a graph on it is kept.
@@ -336,6 +346,10 @@ class Hardware(InCells):
         Hardware
             The machine.
         """
+        count = whole(devices)
+        if count is None:
+            raise HardwareError(not_whole("devices", devices), where="devices")
+        devices = count
         if devices == self.devices:
             return self
         known: dict[int, Hardware] = self._of_devices
@@ -403,6 +417,12 @@ class Hardware(InCells):
             if ends not in joined or channel.bandwidth_bytes_per_s > joined[ends].bandwidth_bytes_per_s:
                 joined[ends] = channel
         return joined
+
+
+def _keep(made: object, about: str) -> None:
+    """Raise :class:`HardwareError` for a field of another kind than it declares; numbers of numpy become Python's, lists tuples."""
+    keep_kinds(made, HardwareError, about)
+    keep_whole(made, HardwareError, about, LARGEST)
 
 
 def _seconds(channel: Channel, size_bytes: int) -> Fraction:

@@ -16,6 +16,8 @@ from functools import cache
 from math import exp, inf, log, log1p, sqrt
 
 from hosim.errors import InputError
+from hosim.plain_text import shown
+from hosim.units import plain_number
 from hosim.whole_numbers import keep_whole
 
 _BITS = 64
@@ -39,8 +41,11 @@ class Jitter:
 
     def __post_init__(self) -> None:
         for name, sigma in (("op_sigma", self.op_sigma), ("transfer_sigma", self.transfer_sigma)):
-            if isinstance(sigma, bool | str) or not hasattr(sigma, "__float__") or not 0 <= sigma < inf:
-                raise InputError(f"expected a relative standard deviation of at least 0, got {sigma}", source="jitter", where=name)
+            number = plain_number(sigma)
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < inf:
+                raise InputError(
+                    f"expected a relative standard deviation of at least 0, got {shown(number, 60)}", source="jitter", where=name
+                )
         keep_whole(self, InputError, "jitter")
         if self.seed < 0:
             raise InputError(f"expected a seed of at least 0, got {self.seed}", source="jitter", where="seed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "one_line", "printable"]
+__all__ = ["counted", "named", "one_line", "printable", "shown"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -35,3 +35,24 @@ def one_line(text: str, longest: int) -> str:
         return line
     tail = (longest - 3) // 3
     return f"{line[: longest - 3 - tail]}...{line[len(line) - tail :]}"
+
+
+def named(name: object) -> str:
+    """A name as it is, made printable, or whatever stands in the place of one as Python shows it.
+
+    >>> named("w"), named(3)
+    ('w', '3')
+    """
+    return printable(name) if isinstance(name, str) else shown(name, 60)
+
+
+def shown(value: object, longest: int = 400) -> str:
+    """Any value as one printable line, as Python shows it; one that cannot be shown, as it is nested too deeply, by its type.
+
+    >>> shown("w"), shown([1, 2, 3], 7)
+    ("'w'", '[1...3]')
+    """
+    try:
+        return one_line(repr(value), longest)
+    except Exception:  # whatever the value's own class raises
+        return f"a {type(value).__name__} that cannot be shown"

@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from hosim.errors import UnitError
+from hosim.plain_text import shown
 
 _PREFIXES = {"": 1} | {p: 1000**i for i, p in enumerate("kMGTPE", 1)} | {f"{p}i": 1024**i for i, p in enumerate("KMGTPE", 1)}
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
@@ -39,25 +40,25 @@ def plain_number(value: Any) -> Any:
 
 def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
     if not isinstance(text, str):
-        raise UnitError(f"expected {what} with its unit, such as '{example}', got {text!r}")
+        raise UnitError(f"expected {what} with its unit, such as '{example}', got {shown(text)}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"expected {what} such as '{example}', got {text!r}")
+        raise UnitError(f"expected {what} such as '{example}', got {shown(text)}")
     number, unit = match[1], match[2]
     if unit is None:
-        raise UnitError(f"expected {what} with its unit, such as '{example}', got {text!r}")
+        raise UnitError(f"expected {what} with its unit, such as '{example}', got {shown(text)}")
     if unit not in units:
         near = next((u for u in units if unit.lower() in (u.lower(), u.lower().removesuffix("b"))), None)
         hint = f"; did you mean '{number} {near}'?" if near else ""
         if re.fullmatch(r"[kKMGTPE]?i?b(/s|ps)?", unit):
             hint = "; 'b' would be bits: write 'B' for bytes"
-        raise UnitError(f"expected {what} such as '{example}', got {text!r}: unknown unit {unit!r}{hint}")
+        raise UnitError(f"expected {what} such as '{example}', got {shown(text)}: unknown unit {unit!r}{hint}")
     try:
         value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN)
     except ArithmeticError:  # an exponent beyond what decimals have
-        raise UnitError(f"expected {what} such as '{example}', got {text!r}") from None
+        raise UnitError(f"expected {what} such as '{example}', got {shown(text)}") from None
     if not 0 <= value <= LARGEST:
-        raise UnitError(f"expected {what} from 0 to 2^63-1 of the smallest unit, got {text!r}")
+        raise UnitError(f"expected {what} from 0 to 2^63-1 of the smallest unit, got {shown(text)}")
     return int(value)
 
 
@@ -127,7 +128,7 @@ def parse_share(text: str) -> float:
     except ArithmeticError:
         value = Decimal(-1)
     if rest or not (value.is_finite() and 0 <= value <= 1):
-        raise UnitError(f"expected a share from 0 to 1 such as '1%', got {text!r}")
+        raise UnitError(f"expected a share from 0 to 1 such as '1%', got {shown(text)}")
     return float(value)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from operator import index, is_
 from typing import Any
 
-from hosim.plain_text import one_line
+from hosim.plain_text import one_line, shown
 
 _ONE = ("int", "int | None")
 _WHOLE = frozenset(
@@ -43,7 +43,7 @@ def not_whole(name: str, value: object) -> str:
     'expected a whole number of ns, got 1.5'
     """
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
-    return f"expected a whole number{unit}, got {one_line(repr(value), 60)}"
+    return f"expected a whole number{unit}, got {shown(value, 60)}"
 
 
 def keep_whole(made: Any, error: Callable[..., Exception], about: str, most: int | None = None) -> None:

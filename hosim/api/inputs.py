@@ -21,7 +21,8 @@ from hosim.engine.budget import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plain_text import one_line
+from hosim.jitter import Jitter
+from hosim.plain_text import shown
 from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.scenario import POLICY, Question
 from hosim.units import LARGEST, human_size, plain_number
@@ -127,7 +128,7 @@ def whole(value: object, argument: str, least: int = 0) -> int:
     number = whole_number(value)
     if number is None or not least <= number <= LARGEST:
         most = " and at most 2^63-1" if number is not None and number > LARGEST else ""
-        raise InputError(f"expected a whole number of at least {least}{most}, got {one_line(repr(value), 60)}", source=argument)
+        raise InputError(f"expected a whole number of at least {least}{most}, got {shown(value, 60)}", source=argument)
     return number
 
 
@@ -135,14 +136,36 @@ def real(value: object, argument: str) -> float:
     """A number of Python or numpy. Raises :class:`InputError` for anything else."""
     number = plain_number(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise InputError(f"expected a number, got {value!r}", source=argument)
+        raise InputError(f"expected a number, got {shown(value)}", source=argument)
     return number
+
+
+def flag(value: object, argument: str) -> bool:
+    """True or false, of Python or numpy. Raises :class:`InputError` for anything else."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        raise InputError(f"expected true or false, got {shown(value, 60)}", source=argument)
+    return bool(value)
+
+
+def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
+    """The items of a list, or of whatever else gives them one after another. Raises :class:`InputError` for what gives none."""
+    try:
+        return list(values)
+    except TypeError:  # an array of no dimension is iterable by its type alone
+        raise InputError(f"expected {what}, got {shown(values, 60)}", source=argument) from None
+
+
+def jitter_of(jitter: Jitter | None) -> Jitter | None:
+    """The argument of that name. Raises :class:`InputError` for anything else."""
+    if jitter is not None and not isinstance(jitter, Jitter):
+        raise InputError(f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {shown(jitter)}", source="jitter")
+    return jitter
 
 
 def file_of(path: object, argument: str) -> Path:
     """The path of a file to write. Raises :class:`InputError` for what is none."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a file, got {path!r}", source=argument)
+        raise InputError(f"expected the path of a file, got {shown(path)}", source=argument)
     return Path(path)
 
 
@@ -172,6 +195,7 @@ def question(
     rescale: bool = False,
 ) -> Question:
     """What one replay answers. Raises :class:`InputError`."""
+    rescale = flag(rescale, "rescale")
     asked = Question(load(workload), machine(hardware), as_choice(policy), budget, devices=number_of(devices), rescale=rescale)
     _ = asked.budget_bytes  # an invalid budget is an error here, not later
     return asked
@@ -200,7 +224,7 @@ def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyCho
     if policies is None or isinstance(policies, str):
         return parse_choices(policies, graph=graph)
     if isinstance(policies, Iterable):
-        choices = [as_choice(policy) for policy in policies]
+        choices = [as_choice(policy) for policy in several(policies, "policies", "a list of policies")]
         if not choices:
             raise InputError("expected at least one policy, got an empty list", source="policies")
         return _told_apart(choices)

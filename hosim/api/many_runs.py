@@ -17,6 +17,7 @@ from hosim.api.inputs import (
     budget_of,
     choices_of,
     file_of,
+    flag,
     less_than_asked,
     load,
     machine,
@@ -25,6 +26,7 @@ from hosim.api.inputs import (
     policies_in,
     question,
     real,
+    several,
     whole,
 )
 from hosim.cache_plan import Plan
@@ -32,6 +34,7 @@ from hosim.costmodel.rescaled import rescaled
 from hosim.errors import InputError
 from hosim.jitter import Jitter
 from hosim.notes import each_once
+from hosim.plain_text import shown
 from hosim.result import Result
 from hosim.study.axes import Value, read_vary
 from hosim.study.policy_choice import AnyPolicy
@@ -130,7 +133,7 @@ def compare(
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study.machines import compare_machines
 
-        machines = [machine_of(graph, one, devices) for one in hardware]
+        machines = [machine_of(graph, one, devices) for one in several(hardware, "hardware", "a list of machines")]
         if not machines:
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
@@ -140,7 +143,7 @@ def compare(
         table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
         return table
     profile = machine_of(graph, hardware, devices)
-    graph = rescaled(graph, profile) if rescale else graph
+    graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
     choices = choices_of(policies, graph)
     with in_cell() as tell:
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
@@ -238,7 +241,7 @@ def sweep(
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
     target = None if output is None else file_of(output, "output")
     if progress is not None and not callable(progress):
-        raise InputError(f"expected a function (done, total, failed), got {progress!r}", source="progress")
+        raise InputError(f"expected a function (done, total, failed), got {shown(progress)}", source="progress")
     vary, others = policies_in(vary)
     points = read_vary(vary)
     asked = replace(question(workload, hardware, policy, budget, devices, rescale), others=others)
@@ -397,9 +400,9 @@ def robustness(
 
     graph = load(workload)
     profile = machine_of(graph, hardware, devices)
-    graph = rescaled(graph, profile) if rescale else graph
+    graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
     choices = choices_of(policies, graph)
     budget_bytes = budget_of(budget, graph, profile)
     jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))
     with in_cell() as tell:
-        return drawn(graph, profile, choices, budget_bytes, jitter, whole(runs, "runs", 1), tell, order)
+        return drawn(graph, profile, choices, budget_bytes, jitter, whole(runs, "runs", 1), tell, flag(order, "order"))

@@ -9,7 +9,7 @@ from hosim import engine
 from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, machine_of, question, whole
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
 from hosim.cache_plan import Plan
 from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
@@ -167,8 +167,8 @@ def replay(
     _expect_plan(plan)
     if budget is not None and budget_bytes is not None:
         raise InputError("give one of budget and budget_bytes", source="replay")
-    if jitter is not None and not isinstance(jitter, Jitter):
-        raise InputError(f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {jitter!r}", source="jitter")
+    jitter = jitter_of(jitter)
+    record, fold, compete = flag(record, "record"), flag(fold, "fold"), None if compete is None else flag(compete, "compete")
     if budget_bytes is not None:
         budget_bytes = whole(budget_bytes, "budget_bytes", 1)
     if reserve_bytes is not None:

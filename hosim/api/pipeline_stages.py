@@ -8,7 +8,7 @@ from typing import Any
 
 from hosim import engine
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, load, machine
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, load, machine, several
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -174,7 +174,7 @@ def replay_stages(
     """
     from hosim.io import check_tiers
 
-    listed = list(plans)
+    listed = several(plans, "plans", "plans, which hosim.plan_stages makes")
     wrong = next((each for each in listed if not isinstance(each, Plan)), None)
     if wrong is not None:
         raise InputError(f"expected plans, got {type(wrong).__name__}: hosim.plan_stages makes them", source="plans")
@@ -185,6 +185,7 @@ def replay_stages(
     if found is None:
         message = "the plans do not say which machine they are for: name one, as in hosim.replay_stages(plans, 'h100')"
         raise InputError(message, source="plans")
+    compete = None if compete is None else flag(compete, "compete")
     profile = replace(found, devices=len(listed))
     for stage, each in enumerate(listed):
         check_tiers(each, profile, source=f"the plan of stage {stage}")
@@ -192,4 +193,4 @@ def replay_stages(
         budgets = [budget_of(budget, each.workload, profile) for each in listed]
     else:
         budgets = [profile.device.capacity_bytes if each.made_for is None else each.made_for[1] for each in listed]
-    return engine.replay_stages(listed, profile, budgets, record=record, jitter=jitter, compete=compete)
+    return engine.replay_stages(listed, profile, budgets, record=flag(record, "record"), jitter=jitter_of(jitter), compete=compete)

@@ -11,6 +11,7 @@ from hosim.api.serving_studies import serve_sweep
 from hosim.errors import InputError
 from hosim.io.reading import unknown_name
 from hosim.nearest_rank import by_point, nearest_rank
+from hosim.plain_text import named
 from hosim.study.axes import read_vary
 from hosim.study.pareto import pareto
 from hosim.study.rows import records, varied_columns
@@ -79,8 +80,8 @@ def serve_frontier(
     ([True, True, True], True)
     """
     for name, given, known in (("of", of, RATES), ("against", against, COSTS)):
-        if given not in known:
-            raise InputError(unknown_name("figure", str(given), known), source=name)
+        if not isinstance(given, str) or given not in known:
+            raise InputError(unknown_name("figure", named(given), known), source=name)
     if of == "goodput" and limit is None:
         raise InputError("the goodput needs limits: give limit, such as 'ttft=2s'", source="of")
     frame = serve_sweep(model, hardware, requests, vary=vary, limit=limit, **options)

@@ -17,6 +17,7 @@ from hosim.importers.model_names import builder_parameters
 from hosim.io.reading import unknown_name
 from hosim.models.build import parameters_of
 from hosim.notes import Note
+from hosim.plain_text import shown
 from hosim.serving.asked_requests import asked_requests, changeable, changed_requests
 from hosim.serving.request_files import RequestRows
 from hosim.study.axes import Settings, Value
@@ -62,7 +63,7 @@ class ServingQuestion:
         options = {field: value for field, value in settings.items() if "." not in field and field != HARDWARE}
         hardware = settings.get(HARDWARE, self.hardware)
         if not isinstance(hardware, str) and hardware is not self.hardware:
-            raise InputError(f"expected a profile's name, got {hardware!r}", source=HARDWARE)
+            raise InputError(f"expected a profile's name, got {shown(hardware)}", source=HARDWARE)
         return replace(self, model={**self.model, **model}, hardware=hardware, options={**self.options, **options})
 
     def notes(self, settings: Settings) -> tuple[Note, ...]:

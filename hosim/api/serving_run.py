@@ -14,6 +14,7 @@ from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
 from hosim.limits import within
 from hosim.notes import each_once
+from hosim.plain_text import shown
 from hosim.serving.request import Request
 from hosim.units import parse_size, parse_time
 
@@ -174,7 +175,7 @@ def serve(
         scheduling_policy == "priority",
     )
     if not 0 < real(memory_share, "memory_share") <= 1:
-        raise InputError(f"expected a share above 0 and at most 1, got {memory_share!r}", source="memory_share")
+        raise InputError(f"expected a share above 0 and at most 1, got {shown(memory_share)}", source="memory_share")
     parameters = builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
     profile = machine(hardware)
     fixed = next((name for name in SAID_BY_REQUESTS if name in parameters), None)
@@ -296,7 +297,7 @@ def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_
     from hosim.serving.sparse_reads import sparse_reads
 
     if preemption not in PREEMPTIONS:
-        raise InputError(f"expected {' or '.join(PREEMPTIONS)}, got {preemption!r}", source="preemption")
+        raise InputError(f"expected {' or '.join(PREEMPTIONS)}, got {shown(preemption)}", source="preemption")
     swaps = preemption == "swap"
     if kv is None and not swaps:
         return None
@@ -377,7 +378,7 @@ def _nanoseconds(overhead: int | str) -> int:
 def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
     """The requests, once their numbers are whole and in their ranges."""
     if not isinstance(requests, Iterable):
-        raise InputError(f"expected a file, arrivals to draw, or a list of requests, got {requests!r}", source="requests")
+        raise InputError(f"expected a file, arrivals to draw, or a list of requests, got {shown(requests)}", source="requests")
     listed = tuple(requests)
     for number, request in enumerate(listed):
         name = f"requests[{number}]"

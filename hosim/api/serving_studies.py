@@ -12,6 +12,7 @@ from hosim.api.inputs import Machine, Vary, file_of, whole
 from hosim.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked_question, check_serving_fields, tasks_of
 from hosim.errors import InputError
 from hosim.in_cells import InCells
+from hosim.limits import within
 from hosim.serving.goodput import latency_limits, statistic_limits
 from hosim.study.axes import Axis, Value, parse_axis, read_vary
 from hosim.study.bisection import bisected, shown
@@ -101,6 +102,7 @@ def serve_sweep(
     points = read_vary(vary)
     if seeds is not None:
         count = whole(seeds, "seeds", 1)
+        within("grid_points", count * len(points), source="seeds")
         points = [{**point, "requests.seed": seed} for point in points for seed in range(count)]
     asked = asked_question(model, hardware, requests, options, {} if limit is None else latency_limits(limit))
     check_serving_fields(asked, dict.fromkeys(field for point in points for field in point))

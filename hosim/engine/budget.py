@@ -9,7 +9,8 @@ from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.units import human_percent, human_size, parse_size, plain_number
+from hosim.plain_text import shown
+from hosim.units import LARGEST, human_percent, human_size, parse_size, plain_number
 
 _TEXT = "a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
 _EXPECTED = f"expected whole bytes, {_TEXT}"
@@ -30,7 +31,9 @@ def parse_budget(budget: int | float | str | None, graph: Graph, hardware: Hardw
         return capacity, capacity
     budget = plain_number(budget)
     if isinstance(budget, bool) or not isinstance(budget, int | float | str) or (isinstance(budget, float) and not 0 <= budget <= 1):
-        raise InputError(f"{_EXPECTED}, got {budget!r}", source="budget")
+        raise InputError(f"{_EXPECTED}, got {shown(budget)}", source="budget")
+    if isinstance(budget, int) and abs(budget) > LARGEST:
+        raise InputError(f"expected at most 2^63-1 B, got {shown(budget, 60)}", source="budget")
     wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph, hardware)
     if wanted <= 0 and not resident_step(graph, hardware).peak_bytes and (_PERCENT.fullmatch(str(budget)) or _SHARE.fullmatch(str(budget))):
         raise InputError(
@@ -68,7 +71,7 @@ MOST_UNKNOWN_USES = 0.25
 
 def _bytes(text: str, graph: Graph, hardware: Hardware) -> int:
     if _NEGATIVE.fullmatch(text):
-        raise InputError(f"expected a share of the resident peak above 0, such as '75%', got {text!r}", source="budget")
+        raise InputError(f"expected a share of the resident peak above 0, such as '75%', got {shown(text)}", source="budget")
     percent, share = _PERCENT.fullmatch(text), _SHARE.fullmatch(text)
     if percent:
         return int(resident_step(graph, hardware).peak_bytes * Fraction(percent[1]) / 100)

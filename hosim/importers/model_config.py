@@ -22,6 +22,7 @@ from hosim.io.bounded import read_head
 from hosim.models.build import build
 from hosim.models.config_json import sizes_of
 from hosim.models.weight_bytes import INDEX
+from hosim.plain_text import shown
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
 
@@ -96,4 +97,7 @@ def _settings(parameters: Mapping[str, Any], inside: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _settings(value, f"{inside}{key}.")
         else:
-            yield f"{inside}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+            try:
+                yield f"{inside}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+            except (ValueError, TypeError, RecursionError):
+                raise InputError(f"expected a number or a text, got {shown(value, 60)}", where=f"{inside}{key}") from None

@@ -21,6 +21,7 @@ from hosim.errors import InputError
 from hosim.io.bounded import SURROGATE, check_json, check_lines, read_bytes
 from hosim.io.recognised import unexpected
 from hosim.limits import refusal
+from hosim.plain_text import shown
 
 VERSION = 1
 """The version of every format that this hosim reads and writes."""
@@ -180,7 +181,7 @@ def check_format(data: object, kind: str, source: str | None = None) -> None:
     if family == f"hosim.{kind}" and version.isdecimal() and int(version[:18]) > VERSION:
         advice = f"from a newer hosim, and this one reads {expected}: update hosim, or write the file again with this one"
         raise InputError(f"{found!r} is {advice}", source=source, where="format")
-    raise InputError(f"expected {expected!r}, got {found!r}", source=source, where="format")
+    raise InputError(f"expected {expected!r}, got {shown(found)}", source=source, where="format")
 
 
 def to_text(data: Mapping[str, Any]) -> str:
@@ -199,7 +200,7 @@ def to_text(data: Mapping[str, Any]) -> str:
                 text = "[\n  " + text[1:-1].replace('}, {"', '},\n  {"') + "]"
             lines.append(f" {encode(key)}: {text}")
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be written as JSON: {error}", where=key) from None
+        raise InputError(f"cannot be written as JSON: {error}", where=str(key)) from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -209,11 +210,14 @@ def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
     The file is replaced as a whole: after a crash or on a full disk the old one is still there. Equal data give equal bytes. Raises
     :class:`InputError` if the file cannot be written.
     """
-    target = os.fspath(path)
+    target = name_of_file(path)
     if target.removesuffix(".gz").endswith((".yaml", ".yml")):
         from hosim.io import yamltext
 
-        content = yamltext.dump(data).encode()
+        try:
+            content = yamltext.dump(data).encode()
+        except (yamltext.Unwritable, RecursionError) as error:
+            raise InputError(f"cannot be written as YAML: {error}", source=target) from None
     else:
         content = to_text(data).encode()
     write_bytes(target, compressed(content) if target.endswith(".gz") else content)
@@ -241,7 +245,7 @@ def check_ending(path: str | os.PathLike[str], *endings: str, packed: bool = Tru
 def name_of_file(path: object) -> str:
     """The name of a file as text. Raises :class:`InputError` for what names none."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a file, got {path!r}", source="path")
+        raise InputError(f"expected the path of a file, got {shown(path)}", source="path")
     return os.fspath(path)
 
 

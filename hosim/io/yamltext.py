@@ -111,6 +111,9 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 _Dumper.add_representer(str, _represent_text)
 
+Unwritable = yaml.representer.RepresenterError
+"""What :func:`dump` raises for a value that has no form in YAML."""
+
 
 def dump(data: Mapping[str, Any]) -> str:
     """The YAML text of ``data``, keys in the order given; :func:`load` reads it back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.errors import InputError
+from hosim.field_kinds import keep_kinds
 from hosim.whole_numbers import keep_whole
 
 
@@ -41,6 +42,7 @@ class Request:
     priority: int = 0
 
     def __post_init__(self) -> None:
+        keep_kinds(self, InputError, "request")
         keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:

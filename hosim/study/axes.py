@@ -16,7 +16,19 @@ from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.limits import within
-from hosim.units import exact_compute, exact_rate, exact_size, exact_time, parse_compute, parse_rate, parse_size, parse_time, plain_number
+from hosim.plain_text import shown
+from hosim.units import (
+    LARGEST,
+    exact_compute,
+    exact_rate,
+    exact_size,
+    exact_time,
+    parse_compute,
+    parse_rate,
+    parse_size,
+    parse_time,
+    plain_number,
+)
 
 Value = int | float | bool | str | None
 """One value of a field, as a file has it: a quantity is text with its unit."""
@@ -57,7 +69,7 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
     left, equals, right = text.partition("=")
     fields = tuple(part.strip() for part in left.split("+"))
     if not equals or not all(fields):
-        raise InputError(f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {text!r}")
+        raise InputError(f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {shown(text)}")
     values = parse_values(right, " + ".join(fields), count)
     bare = next((value for value in values if type(value) is int), None) if "budget" in fields else None
     if bare is not None:  # as text a budget has a unit, at the shell and in files; of numbers of Python whole ones are bytes
@@ -71,7 +83,7 @@ def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value
         return _range(text, where, count)
     values = [scalar(part.strip()) for part in text.split(",") if part.strip()]
     if not values:
-        raise InputError(f"expected values such as 1,2,4 or a range such as 25..200GB/s:8, got {text!r}", source=where)
+        raise InputError(f"expected values such as 1,2,4 or a range such as 25..200GB/s:8, got {shown(text)}", source=where)
     return _once(values)
 
 
@@ -94,7 +106,9 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
     low, _, high = ends.partition("..")
     if colon:
         if not many.strip().isdecimal() or len(many) > 18 or int(many) < 2:
-            raise InputError(f"expected a range such as 25..200GB/s:8 with at least 2 values after the colon, got {text!r}", source=where)
+            raise InputError(
+                f"expected a range such as 25..200GB/s:8 with at least 2 values after the colon, got {shown(text)}", source=where
+            )
         count = within("grid_points", int(many), source=where)
     spread = _linear if colon or count is None else _round
     first, unit_of_first = _split(low, where, text)
@@ -102,14 +116,14 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
     unit_of_first = unit_of_first or unit_of_last
     if not unit_of_last:
         if unit_of_first:
-            raise InputError(f"expected the unit at the end of the range, such as 25..200GB/s:8, got {text!r}", source=where)
+            raise InputError(f"expected the unit at the end of the range, such as 25..200GB/s:8, got {shown(text)}", source=where)
         return _numbers(first, last, count, where, text, lambda value: value, spread)
     if unit_of_last == "%":
         if unit_of_first != "%":
-            raise InputError(f"expected percentages at both ends of a range or at neither, got {text!r}", source=where)
+            raise InputError(f"expected percentages at both ends of a range or at neither, got {shown(text)}", source=where)
         return _numbers(first, last, count, where, text, lambda value: f"{value}%", spread)
     if count is None:
-        raise InputError(f"expected a count after a colon, such as {ends}:8, got {text!r}", source=where)
+        raise InputError(f"expected a count after a colon, such as {ends}:8, got {shown(text)}", source=where)
     for _, parse, write in _QUANTITIES:
         try:
             bounds = parse(f"{low.strip()} {unit_of_first}" if not _unit(low) else low), parse(high)
@@ -121,7 +135,7 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
         if abs(ends_in_units[1] - ends_in_units[0]) >= Fraction(count, 10):  # 33.333 GB/s, as thirds have no last digit
             values = (round(value, 3) for value in values)
         return tuple(dict.fromkeys(write(round(value * unit)) for value in values))
-    raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {text!r}", source=where)
+    raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {shown(text)}", source=where)
 
 
 def _numbers(
@@ -136,7 +150,7 @@ def _numbers(
     whole = first.denominator == last.denominator == 1
     if count is None:
         if not whole:
-            raise InputError(f"expected a count after a colon, such as {text}:8, got {text!r}", source=where)
+            raise InputError(f"expected a count after a colon, such as {text}:8, got {shown(text)}", source=where)
         count = WHOLE_STEPS + 1  # of a shorter range, several round to the same number
     values = spread(first, last, max(count, 2))
     return tuple(dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values))
@@ -175,9 +189,9 @@ def _split(text: str, where: str, whole: str) -> tuple[Fraction, str]:
     text = text.strip()
     number = _NUMBER.match(text)
     if number is None:
-        raise InputError(f"expected a range between two numbers, such as 25..200GB/s:8, got {whole!r}", source=where)
+        raise InputError(f"expected a range between two numbers, such as 25..200GB/s:8, got {shown(whole)}", source=where)
     if not isfinite(float(number[0])):  # its fraction would have as many digits as its exponent says
-        raise InputError(f"expected a range between two finite numbers, got {whole!r}", source=where)
+        raise InputError(f"expected a range between two finite numbers, got {shown(whole)}", source=where)
     return Fraction(number[0].replace("_", "")), text[number.end() :].strip()
 
 
@@ -244,15 +258,22 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
             raise InputError("expected fields and their values, such as {'budget': [0.5, 0.75]}, got none", source="vary")
         return grid([_axis(key, values) for key, values in vary.items()])
     if not isinstance(vary, Iterable):
-        raise InputError(f"expected a mapping from fields to values, or a list of points, got {vary!r}", source="vary")
-    listed = list(vary)
+        raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary")
+    try:
+        listed = list(vary)
+    except TypeError:  # an array of no dimension is iterable by its type alone
+        raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary") from None
     if listed and all(isinstance(item, str) for item in listed):
         return grid([parse_axis(item) for item in listed])
     if not listed or not all(isinstance(item, Mapping) and item for item in listed):
         raise InputError("expected points, each a mapping from fields to values", source="vary")
+    listed = [{_field(key): plain_number(value) for key, value in item.items()} for item in listed]
+    wrong = [(key, value) for item in listed for key, value in item.items() if not _is_value(value)]
+    if wrong:
+        raise InputError(f"expected a number up to 2^63-1 or a text, got {shown(wrong[0][1], 60)}", source=wrong[0][0])
     if len({tuple(sorted(item)) for item in listed}) > 1:
         raise InputError("expected every point of the list to set the same fields", source="vary")
-    return [{str(key): plain_number(value) for key, value in item.items()} for item in listed]
+    return listed
 
 
 def read_points(path: str) -> list[dict[str, Value]]:
@@ -274,11 +295,32 @@ def read_points(path: str) -> list[dict[str, Value]]:
     return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
 
 
+def _length(given: Sequence[object]) -> int:
+    """How many there are, also where Python's own count has no room for it."""
+    return given.stop - given.start if isinstance(given, range) and given.step == 1 else len(given)
+
+
+def _field(key: object) -> str:
+    if not isinstance(key, str):
+        raise InputError(f"expected the name of a field, got {shown(key, 60)}", source="vary")
+    return key
+
+
+def _is_value(value: object) -> bool:
+    """Whether a field of a point may have it: nothing, a text, or a number that a table can hold."""
+    return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
+
+
 def _axis(key: object, values: object) -> Axis:
-    name = str(key)
+    name = _field(key)
     if isinstance(values, str):
         return parse_axis(f"{name}={values}")
-    listed: list[Any] = [plain_number(value) for value in values] if isinstance(values, Iterable) else [values]
-    if not listed or not all(value is None or isinstance(value, (int, float, str)) for value in listed):
-        raise InputError(f"expected a list of numbers or texts, got {values!r}", source=name)
+    try:
+        given = values if isinstance(values, range) else list(values) if isinstance(values, Iterable) else [values]
+    except TypeError:  # an array of no dimension is iterable by its type alone
+        given = [values]
+    within("grid_points", _length(given), source=name)
+    listed: list[Any] = [plain_number(value) for value in given]
+    if not listed or not all(map(_is_value, listed)):
+        raise InputError(f"expected a list of numbers up to 2^63-1 or texts, got {shown(values)}", source=name)
     return Axis(tuple(part.strip() for part in name.split("+")), _once(listed))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import shown
 from hosim.result import Result
 
 COST, COST_OF_TOKENS = "cost", "cost_per_million_tokens"
@@ -29,7 +30,7 @@ def priced(hardware: Hardware, price: object) -> Hardware:
     if price is None:
         return hardware
     if type(price) not in (int, float) or not 0 < float(str(price)) <= _MOST:
-        raise InputError(f"expected what a device costs an hour, from above 0 to {_MOST:,.0f}, got {price!r}", source="price")
+        raise InputError(f"expected what a device costs an hour, from above 0 to {_MOST:,.0f}, got {shown(price)}", source="price")
     return replace(hardware, price_per_hour=float(str(price)))
 
 

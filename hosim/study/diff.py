@@ -12,7 +12,7 @@ from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.in_cells import InCells
 from hosim.notes import each_once, notes
-from hosim.plain_text import counted
+from hosim.plain_text import counted, shown
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.axes import Value
 
@@ -63,7 +63,7 @@ class Diff(InCells):
         from hosim.study.rows import frame
 
         if which not in ("figures", "tensors", "ops"):
-            raise InputError(f"expected figures, tensors or ops, got {which!r}", source="diff")
+            raise InputError(f"expected figures, tensors or ops, got {shown(which)}", source="diff")
         listed: Sequence[Row] = getattr(self, which)
         return frame(listed, list(dict.fromkeys(chain.from_iterable(listed))), self.notes)
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import HosimError, InputError
+from hosim.plain_text import shown
 from hosim.study.axes import Value
 from hosim.study.rowfile import DIED
 from hosim.study.runners import Runner
@@ -40,7 +41,7 @@ def cluster(scheduler: str | Client) -> Runner:
     if isinstance(scheduler, str) and not _ADDRESS.fullmatch(scheduler):
         raise InputError("expected the address of a Dask scheduler, such as tcp://host:8786", source=scheduler[:_SHOWN] or "scheduler")
     if not isinstance(scheduler, str) and not hasattr(scheduler, "nthreads"):
-        raise InputError(f"expected the address of a Dask scheduler or a client, got {scheduler!r}", source="scheduler")
+        raise InputError(f"expected the address of a Dask scheduler or a client, got {shown(scheduler)}", source="scheduler")
     return lambda tasks: _run(tasks, scheduler)
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.plain_text import shown
 from hosim.policies import registry
 from hosim.policies.catalogue import BUILT_IN
 from hosim.policies.from_function import policy_of
@@ -52,7 +53,7 @@ def as_choice(policy: AnyPolicy) -> PolicyChoice:
         return policy
     if not isinstance(policy, Policy) and not callable(policy):
         raise InputError(
-            f"expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, budget_bytes); got {policy!r}",
+            f"expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, budget_bytes); got {shown(policy)}",
             source="policy",
         )
     given = policy if isinstance(policy, Policy) else policy_of(policy)

@@ -26,6 +26,7 @@ from hosim.hardware import Hardware
 from hosim.io.reading import did_you_mean, unknown_name
 from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
+from hosim.plain_text import shown
 from hosim.result import Result
 from hosim.study.asked_in_vain import notes_on_choice
 from hosim.study.axes import Settings, Value, as_integer, written
@@ -177,7 +178,7 @@ def check_values(question: Question, points: Iterable[Settings]) -> None:
         now = as_integer(_value_at(profile, field.removeprefix(HARDWARE)))
         if now is not None:
             suffix, _ = now
-            raise InputError(f"expected a quantity with its unit, such as {written(suffix, value)!r}, got {value!r}", source=field)
+            raise InputError(f"expected a quantity with its unit, such as {written(suffix, value)!r}, got {shown(value)}", source=field)
 
 
 def _value_at(profile: Mapping[str, Any], path: str) -> Value:
@@ -196,7 +197,7 @@ def _is_other(field: str) -> bool:
 
 def _budget(value: Value) -> int | float | str | None:
     if isinstance(value, bool):
-        raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {value!r}", source="budget")
+        raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {shown(value)}", source="budget")
     return value
 
 

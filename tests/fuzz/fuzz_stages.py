@@ -25,7 +25,9 @@ def _stage(number: int, last: int) -> dict[str, Any]:
     """A stage of a pipeline: it receives activations, computes, sends them on, and meets all others in a collective."""
     before, after = number > 0, number < last
     exchange = {"stream": "comm", "duration_ns": 20}
-    ops: list[dict[str, Any]] = [{"name": "in", "kind": "recv", "outputs": ["x"], "message": f"acts {number}", **exchange}] if before else []
+    ops: list[dict[str, Any]] = (
+        [{"name": "in", "kind": "recv", "outputs": ["x"], "message": f"acts {number}", **exchange}] if before else []
+    )
     ops.append({"name": "f", "kind": "matmul", "inputs": ["w", *(["x"] if before else [])], "outputs": ["y"], "duration_ns": 100})
     if after:
         ops.append({"name": "out", "kind": "send", "inputs": ["y"], "message": f"acts {number + 1}", **exchange})
@@ -51,7 +53,9 @@ def changed_messages(draw: Random, content: bytes) -> bytes:
         if way == 0 and len(ops) > 1:
             ops.remove(op)
         elif way == 1:
-            op["message"] = draw.choice((draw.choice(tied).get("message", ""), other_text(draw, op.get("message", "")), "", "acts 1", "grads"))
+            op["message"] = draw.choice(
+                (draw.choice(tied).get("message", ""), other_text(draw, op.get("message", "")), "", "acts 1", "grads")
+            )
         elif way == 2:
             op.pop("message", None)
         elif way == 3:

@@ -219,7 +219,15 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         _ServingOptions(),
         *_together(),
         *(
-            Target(f"objects: {name}", {"call.py": text.encode()}, ["call.py"], [changed_calls], ["python call.py"], zipped=False, bytewise=False)
+            Target(
+                f"objects: {name}",
+                {"call.py": text.encode()},
+                ["call.py"],
+                [changed_calls],
+                ["python call.py"],
+                zipped=False,
+                bytewise=False,
+            )
             for name, text in PROGRAMS.items()
         ),
     ]
@@ -385,7 +393,11 @@ def _together() -> list[Target]:
             tied | {"m.yaml": seeds.text(seeds.HARDWARE)},
             list(tied),
             [changed_json, mildly_changed_json, *[changed_messages] * 4],
-            (f"pipeline {stages} -H m.yaml -p layerwise -b 80%", f"pipeline {stages} -H m.yaml -p on_demand --json", "pipeline s0.json s2.json -H m.yaml"),
+            (
+                f"pipeline {stages} -H m.yaml -p layerwise -b 80%",
+                f"pipeline {stages} -H m.yaml -p on_demand --json",
+                "pipeline s0.json s2.json -H m.yaml",
+            ),
             (f"pipeline {stages} -H m.yaml -p lookahead --trace out.json", "plan s1.json -H m.yaml -p layerwise -o out.json"),
         ),
     ]
