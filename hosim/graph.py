@@ -47,6 +47,13 @@ def _require_texts(where: str, **given: object) -> None:
             raise GraphError(f"expected a text, got {shown(value, 60)}", where=f"{where}.{key}")
 
 
+def _text(name: object) -> str:
+    """A name of a processor; raises ``TypeError``, as what is no mapping of names does."""
+    if not isinstance(name, str):
+        raise TypeError
+    return name
+
+
 def _figure(op: str, field: str, value: Any) -> Any:
     """An integer of Python, or ``None`` for the duration that another processor may have; raises :class:`GraphError`."""
     number = None if value is None and field == "also_on" else whole(value)
@@ -409,7 +416,7 @@ class GraphBuilder:
                 positions.extend(map(index.__getitem__, deps))
                 awaited = len(positions) - begin
             label = "also_on"
-            others = tuple([(other, _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on else ()
+            others = tuple([(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on else ()
             label = "sizes"
             if sizes:
                 sizes = tuple([_figure(name, "sizes", size) for size in sizes])

@@ -50,7 +50,7 @@ def shown(value: object, longest: int = 400) -> str:
     """Any value as one printable line, as Python shows it; one that cannot be shown, as it is nested too deeply, by its type.
 
     >>> shown("w"), shown([1, 2, 3], 7)
-    ("'w'", '[1...3]')
+    ("'w'", '[1,...]')
     """
     try:
         return one_line(repr(value), longest)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +23,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.limits import limit, within
 from hosim.plain_text import shown
 from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.scenario import POLICY, Question
@@ -148,9 +150,14 @@ def flag(value: object, argument: str) -> bool:
 
 
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
-    """The items of a list, or of whatever else gives them one after another. Raises :class:`InputError` for what gives none."""
+    """The items of a list, or of whatever else gives them one after another.
+
+    Raises :class:`InputError` for what gives none, or more than a grid may have.
+    """
     try:
-        return list(values)
+        found = list(islice(values, limit("grid_points") + 1))
+        within("grid_points", len(found), source=argument)
+        return found
     except TypeError:  # an array of no dimension is iterable by its type alone
         raise InputError(f"expected {what}, got {shown(values, 60)}", source=argument) from None
 
@@ -241,8 +248,10 @@ def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
             return vary, ()
         found = choices_of(values)  # type: ignore[arg-type]
         return {**vary, POLICY: [choice.label for choice in found]}, _given(found)
-    if hasattr(vary, "to_dict"):  # a frame of pandas: a column for each field, a row for each point
+    if hasattr(vary, "to_dict") and hasattr(vary, "columns"):  # a frame of pandas: a column for each field, a row for each point
         vary = vary.to_dict("records")
+    if isinstance(vary, Iterable):
+        vary = several(vary, "vary", "a mapping from fields to values, or a list of points")
     points: list[Any] = list(vary) if isinstance(vary, Iterable) else []
     placed = [i for i, point in enumerate(points) if isinstance(point, Mapping) and point.get(POLICY) is not None]
     found = _told_apart([as_choice(points[i][POLICY]) for i in placed])

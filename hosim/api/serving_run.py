@@ -246,7 +246,7 @@ def _check_known(value: object, what: str, known: Iterable[str], option: str) ->
     """Raise :class:`InputError` for what is none of the known texts."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
-        raise InputError(unknown_name(what, value if isinstance(value, str) else f"{value!r:.60}", names), source=option)
+        raise InputError(unknown_name(what, value if isinstance(value, str) else shown(value, 60), names), source=option)
 
 
 def serve_defaults() -> dict[str, Any]:

@@ -5,6 +5,7 @@ Whoever takes a model from a user asks here, so that a name means the same in ev
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.importers.model_config import load_config
 from hosim.models.presets import PRESETS
-from hosim.plain_text import one_line
+from hosim.plain_text import one_line, shown
 
 _WORDS = {"true": True, "false": False, "null": None}
 _FILES = (".json", ".json.gz")
@@ -31,11 +32,23 @@ def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
     {'model': 'gpt2', 'tensor': 2}
     """
     if isinstance(model, Mapping):
+        _check_written(model)
         return {"model": dict(model)} if "model_type" in model else {**model, "model": model_of(model.get("model"), folder)}
     if not isinstance(model, str) or os.path.exists(os.path.join(folder, model)):
         return {"model": model_of(model, folder)}
     name, *settings = model.split(":")
     return with_settings({"model": model_of(name, folder)}, settings, f"workload {name}")
+
+
+def _check_written(model: Mapping[Any, Any]) -> None:
+    """Raise :class:`InputError` for parameters that no file could have: names that are no texts, and values without an end."""
+    for key, value in model.items():
+        if not isinstance(key, str):
+            raise InputError(f"expected the name of a parameter, got {shown(key, 60)}", source="model")
+        try:
+            json.dumps(value, default=str)
+        except (TypeError, ValueError, RecursionError):
+            raise InputError(f"expected numbers and texts, got {shown(value, 60)}", source="model", where=key) from None
 
 
 def model_of(model: object, folder: str = "") -> object:

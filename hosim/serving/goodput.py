@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError, UnitError
 from hosim.io.reading import unknown_name
+from hosim.plain_text import shown
 from hosim.units import human_time, parse_time
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str
 
 def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str) -> dict[str, int]:
     if not isinstance(asked, str | Mapping):
-        raise InputError(f"expected limits such as {example}, got {asked!r:.60}", source=source)
+        raise InputError(f"expected limits such as {example}, got {shown(asked, 60)}", source=source)
     pairs = list(asked.items()) if isinstance(asked, Mapping) else [part.partition("=")[::2] for part in asked.split(",")]
     limits: dict[str, int] = {}
     for name, value in ((str(name).strip(), value) for name, value in pairs):

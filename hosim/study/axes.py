@@ -322,5 +322,6 @@ def _axis(key: object, values: object) -> Axis:
     within("grid_points", _length(given), source=name)
     listed: list[Any] = [plain_number(value) for value in given]
     if not listed or not all(map(_is_value, listed)):
-        raise InputError(f"expected a list of numbers up to 2^63-1 or texts, got {shown(values)}", source=name)
+        most = " up to 2^63-1" if any(isinstance(value, int) for value in listed if not _is_value(value)) else ""
+        raise InputError(f"expected a list of numbers{most} or texts, got {shown(values)}", source=name)
     return Axis(tuple(part.strip() for part in name.split("+")), _once(listed))

@@ -163,6 +163,12 @@ hosim.compare(graph, machine, "layerwise,resident", budget=80)
 hosim.diff("layerwise", "on_demand", graph, "toy", "80 B", devices=1)
 hosim.robustness(graph, "toy", "layerwise", "80 B", runs=2, op_sigma=0.05, transfer_sigma=0.1, seed=3, order=False)
 """,
+    "policies": """mine = lambda g, hardware, budget_bytes: hosim.plan(g, hardware, "layerwise", budget_bytes)
+hosim.compare(graph, "toy", [mine, hosim.policies.belady, "layerwise"], "80 B")
+hosim.plan(graph, "toy", hosim.policies.lookahead, "80 B")
+hosim.compare(graph, "toy", [lambda g, h, b: hosim.Plan(g, "mine", (), {0: ("ddr",)}), lambda g, h, b: None], 80)
+hosim.sweep(graph, machine, lambda g, h, b: hosim.plan(g, h, "resident"), vary={"policy": ["layerwise", mine]}, jobs=1)
+""",
     "several machines": """hosim.compare(graph, ["toy", "h100"], ["layerwise"], 1.0)
 hosim.diff(plan, result, hardware="toy")
 """,
