@@ -13,7 +13,7 @@ from hosim.field_kinds import keep_kinds
 from hosim.graph import Graph
 from hosim.in_cells import InCells
 from hosim.plain_text import counted, named, printable, shown
-from hosim.whole_numbers import keep_whole
+from hosim.whole_numbers import keep_whole, whole
 
 if TYPE_CHECKING:
     import networkx
@@ -319,7 +319,7 @@ def _all_are(given: object, kind: type) -> bool:
 
 
 def _are_tiers(given: object) -> bool:
-    return isinstance(given, Mapping) and all([_all_are(tiers, str) for tiers in given.values()])
+    return isinstance(given, Mapping) and all([whole(t) is not None and _all_are(tiers, str) for t, tiers in given.items()])
 
 
 class RuntimeFactory(Protocol):

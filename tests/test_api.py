@@ -177,7 +177,7 @@ def test_a_replay_passes_its_options_on() -> None:
         (lambda plan: replace(plan, initial=[0]), "plan: initial: expected a mapping from positions of tensors to tuples of tiers"),
         (lambda plan: replace(plan, edits=3), "plan: edits: expected hosim.edits.Edits or None, got 3"),
         (lambda plan: replace(plan, runtime=3), "plan: runtime: expected a function that makes a runtime policy, or None, got 3"),
-        (lambda plan: hosim.replay(replace(plan, cache_ops=(hosim.CacheOp("store", 0, "hbm", 3),)), "toy"), "to: unknown tier '3'"),
+        (lambda plan: hosim.replay(replace(plan, cache_ops=(hosim.CacheOp("store", 0, "hbm", "3"),)), "toy"), "to: unknown tier '3'"),
         (
             lambda plan: hosim.sweep(toy(), "toy", vary="policy=layerwise", progress=3),
             "progress: expected a function (done, total",

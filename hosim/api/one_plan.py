@@ -15,6 +15,7 @@ from hosim.engine.resident_step import resident_step
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.plain_text import shown
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.policy_choice import AnyPolicy
 
@@ -167,6 +168,9 @@ def replay(
     _expect_plan(plan)
     if budget is not None and budget_bytes is not None:
         raise InputError("give one of budget and budget_bytes", source="replay")
+    for name, given in (("allocator", allocator), ("account", account)):
+        if not isinstance(given, str):
+            raise InputError(f"expected a name, got {shown(given, 60)}", source=name)
     jitter = jitter_of(jitter)
     record, fold, compete = flag(record, "record"), flag(fold, "fold"), None if compete is None else flag(compete, "compete")
     if budget_bytes is not None:

@@ -147,12 +147,16 @@ def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return [(count, found)] if unlike is None else [(unlike["instances"], unlike), (count - unlike["instances"], found)]
 
 
-def check_options(options: Iterable[str]) -> None:
-    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`."""
+def check_options(options: Mapping[str, object]) -> None:
+    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`, and for a value without an end."""
     known = serve_defaults()
-    for name in options:
+    for name, value in options.items():
         if name not in known:
             raise InputError(unknown_name("option", name, known), source=name)
+        try:
+            json.dumps(value, default=str)
+        except (TypeError, ValueError, RecursionError):
+            raise InputError(f"expected a number or a text, got {shown(value, 60)}", source=name) from None
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:

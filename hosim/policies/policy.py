@@ -390,7 +390,7 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
     """Raise :class:`InfeasibleError` if the plan's tensors do not fit where they are at time 0."""
     held: dict[str, int] = {}
     for t, where in plan.residency(hardware.device_tier).items():
-        for tier in where:
+        for tier in where if 0 <= t < len(plan.graph.tensors) else ():  # the verifier says what is none
             held[tier] = held.get(tier, 0) + plan.graph.tensors[t].size_bytes
     for name, size in held.items():
         capacity = hardware.tiers[hardware.tier_index[name]].capacity_bytes if name in hardware.tier_index else size

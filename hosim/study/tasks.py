@@ -14,8 +14,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from hosim.errors import InfeasibleError
+from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
+from hosim.plain_text import one_line
 from hosim.study.axes import Settings, Value
 from hosim.study.rows import FEASIBLE, figure_columns, figures
 from hosim.study.run_policy import unplanned
@@ -50,7 +51,11 @@ def pack(question: Question) -> Packed:
     """The question as bytes, without what is derived from its graph."""
     graph = question.graph
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
-    content = zlib.compress(_dumped(bare), 1)
+    try:
+        content = zlib.compress(_dumped(bare), 1)
+    except (pickle.PicklingError, RecursionError) as error:
+        why = "has values that cannot go to another process"
+        raise InputError(f"a policy of your own {why}: {one_line(str(error), 100)}", source="policy") from None
     packed = Packed(digest(question), hashlib.sha256(content).hexdigest(), content)
     _unpacked[packed.key] = question  # the process that asks need not unpack
     return packed
