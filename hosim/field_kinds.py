@@ -86,7 +86,9 @@ def _fit(value: Any, hint: Any) -> Any:
         number = None if isinstance(value, str) else plain_number(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise _UnfitError(value, "a number")
-        return number
+        return float(number) if isinstance(number, float) and number.__class__ is not float else number
+    if hint is str and isinstance(value, str):
+        return str.__str__(value)  # a text of numpy is one by its class
     if not isinstance(hint, type) or isinstance(value, hint):
         return value
     raise _UnfitError(value, _NAMES.get(hint) or f"an object of {hint.__module__}.{hint.__name__}")

@@ -110,6 +110,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+_Dumper.add_multi_representer(str, lambda dumper, text: _represent_text(dumper, str.__str__(text)))  # a text of numpy
 
 Unwritable = yaml.representer.RepresenterError
 """What :func:`dump` raises for a value that has no form in YAML."""

@@ -127,14 +127,15 @@ again(hosim.load, hosim.save_workload, g)
 repr(g), g.streams, g.users, g.writers, g.initial, g.survives, g.producers
 hosim.replay(hosim.plan(g, "toy", "layerwise"))
 """,
-    "hardware": """tiers = (Tier("hbm", 2000, 10**12, "device"), Tier("ddr", 20000, 10**11, scope="host", pageable=("input",), pin_ns=5, pin_pool=True,
-    compute=Compute({"bf16": 10**12}, 0.5, 20), dma=True))
-channels = (Channel("h2d", "ddr", "hbm", 10**9, 7, 1, ((100, 10**8),), 5 * 10**8), Channel("d2h", "hbm", "ddr", 10**9, beside=(("h2d", 10**8),)))
+    "hardware": """tiers = (Tier("hbm", 2000, 10**12, "device"), Tier("ddr", 20000, 10**11, scope="host", pageable=("input",), pin_ns=5,
+    pin_pool=True, compute=Compute({"bf16": 10**12}, 0.5, 20), dma=True))
+channels = (Channel("h2d", "ddr", "hbm", 10**9, 7, 1, ((100, 10**8),), 5 * 10**8),
+    Channel("d2h", "hbm", "ddr", 10**9, beside=(("h2d", 10**8),)))
 computed = Compute({"bf16": 10**12}, efficiency=0.5, launch_ns=10, efficiency_of={"matmul": {"bf16": 0.6}},
     processor=ProcessorFigures(100, 10**9, 4 * 10**7, 3 * 10**11, 0), kernels={}, tables=(), beside_copies=0.9)
 fabric = Fabric("pcie", 10**9, ("h2d", "d2h"), "host")
-m = Hardware("small", tiers, channels, computed, "hbm", (fabric,), 5, devices=2, devices_per_host=2, chunk_bytes=1000, source="me", version=1,
-    price_per_hour=2.5)
+m = Hardware("small", tiers, channels, computed, "hbm", (fabric,), 5, devices=2, devices_per_host=2, chunk_bytes=1000, source="me",
+    version=1, price_per_hour=2.5)
 repr(m), m.device, m.sharers("host"), m.of_devices(2), m.channel_scope(channels[0])
 again_hardware(m)
 hosim.replay(hosim.plan(graph, m, "layerwise", "75%"))
@@ -196,7 +197,8 @@ hosim.serve({"model": "gpt2", "tensor": 1}, "h100", rows, blocks=64, block_token
     prefill_tensor=None, weights=None, weights_memory=None, iterations=None)
 """,
     "serving studies": """arrivals = "poisson:rate=10:count=3:prompt=40:output=3"
-hosim.serve_sweep("gpt2", "h100", arrivals, vary={"blocks": [64, 128]}, limit="ttft=2s", seeds=1, output="rows.csv", jobs=1, token_budget=64)
+hosim.serve_sweep("gpt2", "h100", arrivals, vary={"blocks": [64, 128]}, limit="ttft=2s", seeds=1, output="rows.csv", jobs=1,
+    token_budget=64)
 hosim.serve_fit("gpt2", "h100", arrivals, smallest="blocks=64..128:2", within={"ttft.p95": "1000 s"}, blocks=None)
 hosim.serve_frontier("gpt2", "h100", arrivals, vary="blocks=64,128", of="throughput", against="cache", limit=None, jobs=1)
 """,
@@ -206,7 +208,8 @@ hosim.save_plan(plan, "out.yaml")
 hosim.load_plan("out.yaml", graph)
 hosim.load("gpt2:phase=decode:batch=1:layers=1", inputs=None)
 hosim.load({"model": "gpt2", "phase": "decode", "context": 64, "layers": 1, "batch": 2})
-hosim.load({"format": "hosim.workload/1", "name": "toy", "tensors": [{"name": "w", "bytes": 40, "home": "ddr"}], "ops": [{"name": "f", "kind": "add", "inputs": ["w"]}]})
+hosim.load({"format": "hosim.workload/1", "name": "toy", "tensors": [{"name": "w", "bytes": 40, "home": "ddr"}],
+    "ops": [{"name": "f", "kind": "add", "inputs": ["w"]}]})
 hosim.load_hardware(hosim.find_hardware("toy"))
 hosim.find_workload("llama-3.1-8b-train-4k")
 """,

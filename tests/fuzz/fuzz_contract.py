@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from fuzz_case import Case
-from fuzz_readback import Unlike, read_back, read_printed
+from fuzz_readback import UnlikeError, read_back, read_printed
 
 LONGEST = 400
 BUG = 70
@@ -115,7 +115,7 @@ def _files(case: Case, code: int, folder: Path) -> Iterator[str]:
                 WHOLE_OF.get(_before(name, case), whole)(path)
                 if code == 0:
                     read_back(path, case)
-            except Unlike:
+            except UnlikeError:
                 yield f"wrote a {_kind(name)} that is read as another"
             except Exception as error:  # whatever a reader raises, the file is damaged
                 yield f"wrote a damaged {_kind(name)}: {type(error).__name__} with exit code {code}"

@@ -10,14 +10,14 @@ from typing import Any
 from fuzz_case import Case
 
 
-class Unlike(Exception):
+class UnlikeError(Exception):
     """What was read is not what was written."""
 
 
 def same(found: object, expected: object) -> None:
-    """Raises :class:`Unlike` unless the two are equal."""
+    """Raises :class:`UnlikeError` unless the two are equal."""
     if found != expected:
-        raise Unlike(f"{str(found)[:100]} is not {str(expected)[:100]}")
+        raise UnlikeError(f"{str(found)[:100]} is not {str(expected)[:100]}")
 
 
 def again(load: Callable[[str], Any], save: Callable[[Any, str], None], made: Any) -> None:

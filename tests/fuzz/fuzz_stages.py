@@ -1,4 +1,4 @@
-"""What takes several files that belong together: recordings of the ranks of one program, and the stages of a pipeline with their messages."""
+"""Several files that belong together: recordings of the ranks of one program, and the stages of a pipeline with their messages."""
 
 from __future__ import annotations
 

@@ -396,9 +396,13 @@ def _together() -> list[Target]:
             (
                 f"pipeline {stages} -H m.yaml -p layerwise -b 80%",
                 f"pipeline {stages} -H m.yaml -p on_demand --json",
-                "pipeline s0.json s2.json -H m.yaml",
+                "pipeline s0.json s2.json -H m.yaml -p layerwise",
             ),
-            (f"pipeline {stages} -H m.yaml -p lookahead --trace out.json", "plan s1.json -H m.yaml -p layerwise -o out.json"),
+            (
+                f"pipeline {stages} -H m.yaml",
+                f"pipeline {stages} -H m.yaml -p layerwise --trace out.json",
+                "plan s1.json -H m.yaml -p layerwise -o out.json",
+            ),
         ),
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fuzz_calls import PROGRAMS
 from fuzz_case import Case
 from fuzz_seeds import CONFIGS
 from fuzz_server import Bounds, Server
@@ -21,7 +22,8 @@ from hosim.io.reading import KINDS
 NUMBER = 15
 """Inputs of a target in ``make test``."""
 FEWER = {"options": 50, "surroundings": 30, "names": 30} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 20)
-"""What is no format, runs the commands on valid files and takes longer; and formats of which there are several seeds."""
+FEWER |= dict.fromkeys([f"objects: {name}" for name in PROGRAMS], 4)
+"""What is no format, runs the commands on valid files and takes longer; and formats and programs of which there are several seeds."""
 MORE = 600
 """Inputs of a target in ``make test-long``, and of those that import torch from the first on."""
 NO_END = Bounds(cpu_s=300, wall_s=600)
