@@ -12,6 +12,7 @@ from hosim.plain_text import shown
 from hosim.units import plain_number
 from hosim.whole_numbers import not_whole
 
+_WHOLES = tuple[int, ...]
 _CONTAINERS = (tuple, list, Mapping, set, frozenset)
 
 
@@ -28,7 +29,7 @@ def keep_kinds(made: Any, error: Callable[..., Exception], about: str) -> None:
         value = getattr(made, name)
         if value.__class__ is plain and plain is not tuple:
             continue
-        if plain is tuple and value == ():
+        if value.__class__ is plain and (not value or (hint == _WHOLES and {*map(type, value)} == {int})):
             continue
         try:
             found = _fit(value, hint)
@@ -127,5 +128,5 @@ def _fit_tuple(value: Any, hint: Any) -> Any:
 def _fields(made: Any) -> tuple[tuple[str, Any, Any], ...]:
     """The fields of a class that have a kind to check: name, hint, and the class that needs no further look."""
     hints = get_type_hints(made)
-    listed = [(field.name, hints[field.name]) for field in fields(made) if hints[field.name] is not int]
+    listed = [(field.name, hints[field.name]) for field in fields(made) if hints[field.name] not in (int, int | None)]
     return tuple([(name, hint, tuple if get_origin(hint) is tuple else hint) for name, hint in listed])
