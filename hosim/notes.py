@@ -67,7 +67,11 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
 
 
 def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
-    lines = {"base": base_line(graph, machine), "devices": other_devices_line(graph, machine), "guessed": guessed_collectives_line(graph, machine)}
+    lines = {
+        "base": base_line(graph, machine),
+        "devices": other_devices_line(graph, machine),
+        "guessed": guessed_collectives_line(graph, machine),
+    }
     return tuple([Note(about, line) for about, line in lines.items() if line is not None])
 
 

@@ -33,7 +33,10 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
     """
-    parts: list[RenderableType] = [header(graph, hardware, results[0].budget_bytes, resident), timing(results, hardware, base_of(graph, hardware))]
+    parts: list[RenderableType] = [
+        header(graph, hardware, results[0].budget_bytes, resident),
+        timing(results, hardware, base_of(graph, hardware)),
+    ]
     parts += [strongest(results), unproved(results), intervals(results), of_plans(results, graph, hardware), effort(results)]
     feasible = [result for result in results if result.feasible]
     if feasible:
@@ -45,7 +48,10 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
 
 def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
     """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
-    parts: list[RenderableType] = [header(graph, hardware, result.budget_bytes, resident), timing([result], hardware, base_of(graph, hardware))]
+    parts: list[RenderableType] = [
+        header(graph, hardware, result.budget_bytes, resident),
+        timing([result], hardware, base_of(graph, hardware)),
+    ]
     parts += [intervals([result]), of_plans([result], graph, hardware), effort([result])]
     if result.feasible:
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
