@@ -14,6 +14,7 @@ from functools import lru_cache
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.plain_text import of_all
 
 MEASURED_ON = "measured_on"
 """The key of a graph's ``meta`` for the device, or the profile, on which its durations were measured."""
@@ -128,8 +129,7 @@ def times_line(graph: Graph) -> str | None:
 
 
 def _of(graph: Graph) -> str:
-    given, every = graph.derived(given_durations), len(graph.ops)
-    return f"all {every:,} ops" if given == every else f"{given:,} of {every:,} ops"
+    return of_all(graph.derived(given_durations), len(graph.ops), "op")
 
 
 def _whose(graph: Graph) -> str:

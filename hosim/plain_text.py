@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "named", "one_line", "printable", "shown"]
+__all__ = ["counted", "named", "of_all", "one_line", "printable", "shown"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -13,6 +13,17 @@ def counted(number: int, noun: str) -> str:
     """
     plural = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{number:,} {noun}{plural}"
+
+
+def of_all(number: int, every: int, noun: str) -> str:
+    """A number of all that there are, with their noun.
+
+    >>> of_all(2, 3, "op"), of_all(3, 3, "op"), of_all(1, 1, "op")
+    ('2 of 3 ops', 'all 3 ops', 'its 1 op')
+    """
+    if number != every:
+        return f"{number:,} of {counted(every, noun)}"
+    return f"{'its' if every == 1 else 'all'} {counted(every, noun)}"
 
 
 def printable(text: str) -> str:

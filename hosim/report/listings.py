@@ -146,14 +146,14 @@ def _uneven(hw: Hardware) -> list[str]:
 
 
 def workload_line(graph: Graph) -> str:
-    """A workload in one line: its size, and what it holds with everything resident."""
+    """A workload in one line: its size, and what it holds with everything resident where ops run one at a time in listed order."""
     peak = static_peak(graph)
-    held = f"resident peak {human_size(peak.bytes)} ({composition(peak.breakdown)})"
+    held = f"peak in listed order {human_size(peak.bytes)} ({composition(peak.breakdown)})"
     return f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}, {held}"
 
 
 def workload_figures(graph: Graph) -> dict[str, Any]:
-    """A workload's size, work and memory with everything resident, exactly: FLOP and bytes."""
+    """A workload's size, work and memory with everything resident and ops in listed order, exactly: FLOP and bytes."""
     peak = static_peak(graph)
     return {
         "name": graph.name,
@@ -161,8 +161,8 @@ def workload_figures(graph: Graph) -> dict[str, Any]:
         "tensors": len(graph.tensors),
         "flops": sum(op.flops for op in graph.ops),
         "bytes": {kind: size for kind in KINDS if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))},
-        "resident_peak_bytes": peak.bytes,
-        "resident_peak_breakdown": dict(peak.breakdown),
+        "listed_order_peak_bytes": peak.bytes,
+        "listed_order_peak_breakdown": dict(peak.breakdown),
         **({"notes": said} if (said := each_once(notes(graph))) else {}),
     }
 
@@ -180,8 +180,8 @@ def policy_figures(policy: Listed, package: str) -> dict[str, Any]:
 
 
 def workloads(graphs: Iterable[Graph]) -> Table:
-    """One row per workload: its size, work and memory with everything resident."""
-    table = open_table("Workloads", "name", "ops", "tensors", "work", "resident peak", spare=("of which",))
+    """One row per workload: its size, work and memory with everything resident and ops in listed order."""
+    table = open_table("Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",))
     table.add_column("of which")
     for graph in graphs:
         peak = static_peak(graph)

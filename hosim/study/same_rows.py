@@ -66,7 +66,7 @@ def _given(question: Question, processor: str) -> str | None:
         return f"no op runs on {tier}"
     if any([op.duration_ns is None for op in ops]):
         return None
-    return f"the times of all {counted(len(ops), 'op')} on {tier} are given, so they read no compute rate and no bandwidth of it"
+    return f"the times of the {counted(len(ops), 'op')} on {tier} are given, so they read no compute rate and no bandwidth of it"
 
 
 def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | None:

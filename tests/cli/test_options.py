@@ -186,7 +186,7 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert listed("hardware", "list")["aliases"]["h100"] == "h100-80gb-sxm"
     (workload,) = listed("workload", "list")["workloads"]
     assert workload == listed("workload", "show", str(tmp_path / "workload.json"))
-    assert (workload["bytes"], workload["resident_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
+    assert (workload["bytes"], workload["listed_order_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
     monkeypatch.setattr("hosim.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
     figures = {"layers": 12, "parameters": 124439808, "weights_bytes": 2 * 124439808}
     gpt2 = {"name": "gpt2", **figures, "runs": ["train", "prefill", "decode"], "left_out": []}

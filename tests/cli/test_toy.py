@@ -146,7 +146,7 @@ def test_a_runtime_policy_has_no_plan_to_write(folder: Path) -> None:
 def test_import_of_a_workload_file_writes_it_again(folder: Path) -> None:
     outcome = CliRunner().invoke(app, ["import", str(folder / "toy.json"), "-o", str(folder / "again.json.gz")])
     assert outcome.exit_code == 0
-    assert outcome.stderr.endswith("again.json.gz: toy: 1 op, 2 tensors, resident peak 70 B (parameter 40 B, activation 30 B)\n")
+    assert outcome.stderr.endswith("again.json.gz: toy: 1 op, 2 tensors, peak in listed order 70 B (parameter 40 B, activation 30 B)\n")
     assert "toy: 1 op, 2 tensors" in hosim("workload", "show", folder / "again.json.gz")
 
 

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-NOTE = "note: durations: times as given for all 1 ops\n"
+NOTE = "note: durations: times as given for its 1 op\n"
 """What a command says of the toy on stderr, unless its tables do: the one duration names no machine."""
 
 

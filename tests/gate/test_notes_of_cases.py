@@ -11,7 +11,7 @@ from hosim.cli.main import app
 from hosim.io import save_workload
 
 HEAD = "left out: a <head> and 5 % of | pipes"
-GIVEN = "durations: times as given for all 1 ops"
+GIVEN = "durations: times as given for its 1 op"
 
 
 def run(*arguments: str) -> str:

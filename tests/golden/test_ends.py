@@ -189,7 +189,7 @@ RESULT = {
         }
     },
     "plan": {"prefetches": 1, "stores": 0, "detaches": 1},
-    "notes": ["durations: times as given for all 1 ops"],
+    "notes": ["durations: times as given for its 1 op"],
 }
 
 

@@ -218,7 +218,7 @@ def test_machines() -> None:
 
 def test_a_workload() -> None:
     assert lines(listings.workload(toy(), 40)) == table("""
-        toy[1]: 4 ops, 4 tensors, resident peak 88 B (parameter 47 B, activation 30 B, output 11 B), first reached at op g
+        toy[1]: 4 ops, 4 tensors, peak in listed order 88 B (parameter 47 B, activation 30 B, output 11 B), first reached at op g
         88 B ┤ █
              │ █
              │ █
@@ -251,9 +251,10 @@ def test_a_workload() -> None:
 def test_workloads() -> None:
     assert lines(listings.workloads([toy()])) == table("""
         Workloads
-         name    ops  tensors        work  resident peak  of which
-         ─────────────────────────────────────────────────────────────────────────────────────────────
-         toy[1]    4        4  5.00 kFLOP           88 B  parameter 47 B, activation 30 B, output 11 B
+                                                peak in
+         name    ops  tensors        work  listed order  of which
+         ────────────────────────────────────────────────────────────────────────────────────────────
+         toy[1]    4        4  5.00 kFLOP          88 B  parameter 47 B, activation 30 B, output 11 B
     """)
 
 

@@ -14,7 +14,7 @@ from hosim.study import rowfile
 WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
  "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],
  "ops": [{"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}]}"""
-NOTE = "note: durations: times as given for all 1 ops\n"
+NOTE = "note: durations: times as given for its 1 op\n"
 """What each of these sweeps says first."""
 
 
