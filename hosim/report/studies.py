@@ -116,7 +116,7 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     table = open_table("Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown")
     table.add_column("why not")
     for row in rows:
-        makespan = human_time(row["makespan_ns"]) if row["makespan_ns"] else NOTHING
+        makespan = cell("makespan_ns", row["makespan_ns"])
         table.add_row(
             cell(name, row[name]),
             "yes" if row["within"] else "no",
@@ -215,7 +215,7 @@ def _own(*sides: Any) -> dict[str, str]:
     return texts
 
 
-_SHOWN = ("moved_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
+_SHOWN = ("moved_bytes", "copied_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
 """The columns of tensors and ops that are shown if they differ; the JSON has all of them."""
 _CACHE_OPS = ("cache_ops_a", "cache_ops_b")
 _MOST = 3

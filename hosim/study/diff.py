@@ -175,7 +175,7 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
             start = plan.initial.get(t, (tensor.home or device,) if t in graph.initial else ())
             prefetches, stores = copies[t, PREFETCH], copies[t, STORE]
             row |= {f"starts_in_{side}": "+".join(start) or None, f"prefetches_{side}": prefetches, f"stores_{side}": stores}
-            row |= {f"moved_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
+            row |= {f"copied_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
         for op, issued in _after(plan).items():
             ops[op][f"cache_ops_{side}"] = ", ".join(issued)
         by_tensor: dict[str, list[str]] = {}
@@ -218,6 +218,7 @@ def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -
         waited = _sums((stall.op, stall.stall_ns) for stall in timeline.stalls)
         resident = _sums((r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device)
         for t, tensor in enumerate(graph.tensors):
+            tensors[tensor.name].pop(f"copied_bytes_{side}", None)  # what channels carry takes its place: on the way, too
             tensors[tensor.name] |= {f"moved_bytes_{side}": moved.get(t, 0), f"resident_ns_{side}": resident.get(t, 0)}
         for i, op in enumerate(graph.ops):
             start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]

@@ -115,7 +115,7 @@ def frontier(
     within("grid_points", points + refine, source="frontier")
     graph = question.graph
     most = min(question.budget_bytes, most_needed(graph, question.hardware))
-    least = max(graph.derived(needed_bytes), default=1)
+    least = max([1, *graph.derived(needed_bytes)])
     probed: dict[int, Result] = {}
 
     def probe(budget: int) -> bool:
