@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 from hosim.analysis.canonical import canonical, digest, graph_fingerprint
 from hosim.cache_plan import UNSAID, Plan, PlanOrigin
+from hosim.errors import InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
@@ -48,6 +49,12 @@ def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | Non
     if before.budget_bytes is not None and before.budget_bytes != budget_bytes:
         found.append(f"{human_size(before.budget_bytes)} of {hardware.device_tier}, not {human_size(budget_bytes)}")
     return f"made for {'; for '.join(found)}" if found else None
+
+
+def check_made_for(plan: Plan, hardware: Hardware, budget_bytes: int, *, source: str) -> None:
+    """Raise :class:`InputError` for a plan that was made for another workload, machine or budget, or does not say for which."""
+    if (changed := changed_line(plan, hardware, budget_bytes)) is not None:
+        raise InputError(f"{changed}; plan again, or replay it without --strict (strict = true)", source=source)
 
 
 def _fingerprint(graph: Graph) -> str:

@@ -37,7 +37,7 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.cli.targets import written
 from hosim.cli.terminal import note, say, warn
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from hosim.analysis.finding import Finding
@@ -83,7 +83,7 @@ def replay(
     """
     from dataclasses import replace
 
-    from hosim.analysis.plan_origin import changed_line
+    from hosim.analysis.plan_origin import changed_line, check_made_for
     from hosim.analysis.verifier import verify
     from hosim.devices_of_graph import on_devices
     from hosim.engine.resident_step import resident_step
@@ -103,9 +103,9 @@ def replay(
     machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
     loaded = load_plan(plan, graph)
-    if (changed := changed_line(loaded, machine, budget_bytes)) is not None:
-        if strict:
-            raise InputError(f"{changed}; plan again, or replay it without --strict", source=str(plan))
+    if strict:
+        check_made_for(loaded, machine, budget_bytes, source=str(plan))
+    elif (changed := changed_line(loaded, machine, budget_bytes)) is not None:
         note(f"plan: {changed}")
     check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)

@@ -38,6 +38,8 @@ class Case:
 
     Or requests that a machine serves: ``serve`` has the model, the requests and the options (:mod:`hosim.gate.serve_question`). Paths are
     relative to ``folder``, which may also hold an entry's package. A case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
+    ``strict`` refuses a plan file that was made for another workload, machine or budget; ``rescale`` scales durations that were measured on
+    another machine (:mod:`hosim.costmodel.rescaled`).
     """
 
     name: str
@@ -51,6 +53,8 @@ class Case:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     matrix: str | None = None
     serve: Mapping[str, Any] | None = None
+    strict: bool = False
+    rescale: bool = False
 
     def asked(self) -> dict[str, str]:
         """The question as it was asked."""
@@ -58,6 +62,7 @@ class Case:
             return {"hardware": self.hardware, **{f"serve.{key}": written(value) for key, value in self.serve.items()}}
         what = {"workload": self.workload, "entry": self.entry, "hardware": self.hardware, "budget": self.budget}
         how = {"plan": self.plan} if self.plan is not None else {"policy": self.policy}
+        how |= {"rescale": written(True)} if self.rescale else {}
         return {key: text for key, text in {**what, **how}.items() if text is not None}
 
     def beside(self, text: str) -> str:
@@ -147,6 +152,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
             raise InputError(got, source=source, where=f"{where}.entry")
         if "plan" in given and "policy" in given:
             raise InputError("expected either a policy or a plan", source=source, where=where)
+        if given.get("strict") and "plan" not in given:
+            raise InputError("there is no plan file to refuse: give a plan, or leave it out", source=source, where=f"{where}.strict")
         if "serve" in given:
             from hosim.gate.serve_question import check_serve
 
@@ -164,6 +171,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 given.get("budget"),
                 {**general, **own},
                 serve=given.get("serve"),
+                strict=given.get("strict", False),
+                rescale=given.get("rescale", False),
             )
         )
     for name, matrix in data.get("matrix", {}).items():
@@ -205,6 +214,7 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
             budget,
             tolerances,
             name,
+            rescale=given.get("rescale", False),
         )
         for workload, machine, policy in (pairs(axes) if given.get("cover") == "pairs" else product(*axes))
         for budget in budgets

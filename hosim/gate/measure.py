@@ -9,9 +9,11 @@ from pathlib import Path
 
 from hosim import engine
 from hosim.analysis.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
+from hosim.analysis.plan_origin import check_made_for
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
+from hosim.costmodel.rescaled import rescaled
 from hosim.devices_of_graph import on_devices
 from hosim.engine.budget import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
@@ -50,8 +52,9 @@ def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
     from hosim.io import find_hardware, load_hardware
 
-    graph = canonical(graph)
-    hardware = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
+    profile = load_hardware(find_hardware(case.beside(case.hardware)))
+    graph = canonical(rescaled(graph, profile) if case.rescale else graph)
+    hardware = on_devices(graph, profile)
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
@@ -96,17 +99,20 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
     from hosim.io import find_hardware, load_hardware
 
     try:
-        graph = canonical(_graph(cases[0], kept))
-        fingerprint, source = graph_fingerprint(graph), _source(cases[0])
+        given, source = _graph(cases[0], kept), _source(cases[0])
+        graph = canonical(given)
     except HosimError as error:
         yield from [error] * len(cases)
         return
-    machines: dict[str, Hardware] = {}
+    on: dict[tuple[str, bool], tuple[Graph, str, Hardware]] = {}
     for case in cases:
         try:
-            if case.hardware not in machines:
-                machines[case.hardware] = on_devices(graph, load_hardware(find_hardware(case.beside(case.hardware))))
-            yield _with_source(measure_line(case, graph, fingerprint, machines[case.hardware]), source)
+            asked = case.hardware, case.rescale
+            if asked not in on:
+                profile = load_hardware(find_hardware(case.beside(case.hardware)))
+                timed = canonical(rescaled(given, profile)) if case.rescale else graph
+                on[asked] = timed, graph_fingerprint(timed), on_devices(timed, profile)
+            yield _with_source(measure_line(case, *on[asked]), source)
         except HosimError as error:
             yield error
 
@@ -147,6 +153,8 @@ def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, bu
     path = case.beside(case.plan)
     plan = load_plan(path, graph)
     check_tiers(plan, hardware, source=path)
+    if case.strict:
+        check_made_for(plan, hardware, budget, source=path)
     if findings := verify(plan, hardware, budget):
         raise illegal_plan(f"{path}: breaks a rule", findings)
     return plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from hosim.errors import InputError
 
-_NEITHER = ("policy", "plan", "budget")
+_NEITHER = ("policy", "plan", "budget", "strict", "rescale")
 _REQUESTS = "expected a file of requests, or such as 'poisson:rate=10'"
 _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2}}'
 

@@ -6,7 +6,7 @@ plain or gzipped. What their fields mean is read off the simulator's source (``s
 - *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are fp32.
 - *Global* tensors are those that the simulator calls weights: allocated throughout, across iterations. All others live from their first to
   their last use (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
-- *Execution time* is in cycles of a 1.2 GHz clock, with everything resident; their sum is the "ideal" time of its results.
+- *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident; their sum is the "ideal" time of its results.
 - *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there already, is mutated.
 - *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so every tensor that a single
   kernel writes and no other uses becomes workspace here. A dead result looks the same, and needs the same memory.
@@ -40,11 +40,15 @@ from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.bounded import read_bytes
 from hosim.limits import within
+from hosim.measured_on import MEASURED_ON
 
 __all__ = ["import_g10", "is_g10"]
 
 CLOCK_HZ = 1_200_000_000
 """The clock of the published configurations (``GPU_frequency_GHz 1.2``)."""
+
+_MACHINE = "g10-a100-40gb"
+"""The profile of the machine whose kernel times the published configurations have."""
 
 _PAGE = 4096
 # Eighteen digits are enough for any machine, and keep a damaged file from containing a number of megabytes.
@@ -196,7 +200,9 @@ def _read_kernels(path: Path, tensors: Mapping[int, _Tensor]) -> list[_Kernel]:
 
 def _build(name: str, tensors: Mapping[int, _Tensor], kernels: list[_Kernel], clock_hz: int) -> Graph:
     kinds = _kinds(tensors, kernels)
-    meta = {"source": "G10 simulator, kernels.config and tensors.config", "clock_hz": clock_hz}
+    meta: dict[str, str | int] = {"source": "G10 simulator, kernels.config and tensors.config", "clock_hz": clock_hz}
+    if clock_hz == CLOCK_HZ:
+        meta[MEASURED_ON] = _MACHINE
     builder = GraphBuilder(name, meta)
     there = {t for t, kind in kinds.items() if tensors[t].is_global or kind == "input"}
     for t, kind in kinds.items():

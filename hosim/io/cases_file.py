@@ -56,6 +56,8 @@ class CaseModel(TypedDict):
     hardware: Name
     policy: NotRequired[Name]
     plan: NotRequired[Name]
+    strict: NotRequired[bool]
+    rescale: NotRequired[bool]
     budget: NotRequired[Name]
     serve: NotRequired[dict[Name, Any]]
     tolerance: NotRequired[Tolerance]
@@ -72,6 +74,7 @@ class MatrixModel(TypedDict):
     hardware: Names
     policies: Names
     budgets: NotRequired[Names]
+    rescale: NotRequired[bool]
     cover: NotRequired[Literal["all", "pairs"]]
     tolerance: NotRequired[Tolerance]
 

@@ -13,6 +13,7 @@ from hosim.analysis import liveness
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.importers.g10_config import import_g10, is_g10
+from hosim.measured_on import measured_on
 
 PAGE = 4096
 GLOBAL = {1, 5, 6, 7}
@@ -70,6 +71,7 @@ def walked_peak(graph: Graph) -> int:
 def test_a_step(tmp_path: Path) -> None:
     graph = import_g10(write(tmp_path))
     assert graph.name == tmp_path.name
+    assert measured_on(graph) == "g10-a100-40gb"
     assert {t.name: t.kind for t in graph.tensors} == {
         "tensor0": "input",
         "tensor1": "parameter",
@@ -102,6 +104,7 @@ def test_a_step(tmp_path: Path) -> None:
 
 def test_another_clock(tmp_path: Path) -> None:
     graph = import_g10(write(tmp_path), clock_hz=600_000_000)
+    assert measured_on(graph) is None
     assert sum(op.duration_ns or 0 for op in graph.ops) == 30
 
 
