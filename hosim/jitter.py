@@ -60,7 +60,10 @@ class Jitter:
         return _lognormal(self.op_sigma, self.seed, device, _OPS, op)
 
     def transfer_factor(self, device: int, tensor: int, copy: int) -> float:
-        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer on the device, counted from 0."""
+        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer on the device, counted from 0.
+
+        ``tensor`` is its place in canonical order (:mod:`hosim.analysis.canonical`).
+        """
         return _lognormal(self.transfer_sigma, self.seed, device, _TRANSFERS, tensor, copy)
 
 

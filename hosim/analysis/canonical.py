@@ -56,6 +56,12 @@ def canonical(graph: Graph) -> Graph:
     return Graph(graph.name, tuple([graph.tensors[t] for t in order]), ops, graph.meta)
 
 
+def canonical_places(graph: Graph) -> list[int]:
+    """The place of each tensor in :func:`canonical` order; for :meth:`Graph.derived`."""
+    places = {tensor.name: place for place, tensor in enumerate(graph.derived(canonical).tensors)}
+    return [places[tensor.name] for tensor in graph.tensors]
+
+
 def ascend(positions: Sequence[int]) -> bool:
     """Whether each of some positions is behind the one before it."""
     return all([a < b for a, b in pairwise(positions)])

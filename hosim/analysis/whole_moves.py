@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hosim.analysis.canonical import canonical_places
 from hosim.cache_plan import PREFETCH, STORE, Plan
 from hosim.graph import Graph, Op
 from hosim.plain_text import counted
@@ -97,7 +98,8 @@ def whole_moves(plan: Plan, device: str) -> tuple[WholeMoves, WholeMoves]:
 
 def _moved(graph: Graph, times: Mapping[int, int], used: Mapping[int, int]) -> WholeMoves:
     sizes = {t: count * graph.tensors[t].size_bytes for t, count in times.items()}
-    by_size = sorted(sizes, key=lambda t: (-sizes[t], t))
+    places = graph.derived(canonical_places) if sizes else []
+    by_size = sorted(sizes, key=lambda t: (-sizes[t], places[t]))
     return WholeMoves(tuple(by_size), sum(sizes.values()), sum([min(used[t], size) for t, size in sizes.items()]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
+from hosim.analysis.canonical import canonical_places
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import Plan
 from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
@@ -85,12 +86,16 @@ def jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int, mee
     return replace(program, durations=tuple(durations))
 
 
-def transfer_factors(jitter: Jitter, device: int) -> Callable[[int], float] | None:
-    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any."""
+def transfer_factors(jitter: Jitter, device: int, workload: Graph) -> Callable[[int], float] | None:
+    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any.
+
+    A tensor has that of its place in the canonical order of the workload's; those of ops that run again come after these.
+    """
     if not jitter.transfer_sigma:
         return None
     copies: defaultdict[int, Iterator[int]] = defaultdict(count)
-    return lambda t: jitter.transfer_factor(device, t, next(copies[t]))
+    places = workload.derived(canonical_places)
+    return lambda t: jitter.transfer_factor(device, places[t] if t < len(places) else t, next(copies[t]))
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

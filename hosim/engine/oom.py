@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosim.analysis.canonical import canonical_places
 from hosim.engine.channels import Chunk, IssuedTransfer
 from hosim.engine.device import DeviceReplay
 from hosim.engine.stream import Stream
@@ -132,7 +133,8 @@ def _of_this(device: DeviceReplay, tier: int) -> str:
 
 def _largest(device: DeviceReplay, tier: int) -> str:
     sizes = device.memory.sizes
-    held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], t))
+    places = device.graph.derived(canonical_places)
+    held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], places[t]))
     if not held:
         return "none"
     listed = ", ".join(f"{device.graph.tensors[t].name} {_size(sizes[t])}" for t in held[:_LISTED])

@@ -261,7 +261,7 @@ class _Replay:
         factor = None
         if self.jitter is not None:
             program = jittered(plan, program, self.jitter, position, mine.meetings)
-            factor = transfer_factors(self.jitter, position)
+            factor = transfer_factors(self.jitter, position, plan.workload)
         device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]
         ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budgets[position])

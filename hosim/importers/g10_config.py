@@ -6,7 +6,8 @@ plain or gzipped. What their fields mean is read off the simulator's source (``s
 - *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are fp32.
 - *Global* tensors are those that the simulator calls weights: allocated throughout, across iterations. All others live from their first to
   their last use (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
-- *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident; their sum is the "ideal" time of its results.
+- *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident; their sum is the "ideal" time of its
+  results.
 - *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there already, is mutated.
 - *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so every tensor that a single
   kernel writes and no other uses becomes workspace here. A dead result looks the same, and needs the same memory.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim import engine
+from hosim.analysis.canonical import canonical_places
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
@@ -239,7 +240,7 @@ class _View:
         if described.processor and self.hardware.devices > 1:
             return f"more of {tier}, which devices share"
         free = self.rooms[tier] - self.held[tier].at(end - 1)
-        left = [self._name(t) for t in self.leaving.get((tier, end), ())]
+        left = [self._name(t) for t in sorted(self.leaving.get((tier, end), ()), key=self.graph.derived(canonical_places).__getitem__)]
         waited = f": it waited for {_some(left)} to go" if left else ""
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
 

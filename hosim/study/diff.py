@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from hosim.analysis.canonical import canonical
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.in_cells import InCells
@@ -167,11 +168,13 @@ def _figures(a: Result, b: Result) -> list[Row]:
 def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str, Row]) -> None:
     for op in dict.fromkeys([START, *(op.name for plan in (a, b) for op in plan.graph.ops)]):
         ops[op] = {"op": op}
+    for tensor in (tensor for plan in (a, b) for tensor in plan.graph.derived(canonical).tensors):
+        tensors.setdefault(tensor.name, {"tensor": tensor.name, "kind": tensor.kind, "size_bytes": tensor.size_bytes})
     for side, plan in (("a", a), ("b", b)):
         graph = plan.graph
         copies = Counter((c.tensor, c.op) for c in plan.cache_ops)
         for t, tensor in enumerate(graph.tensors):
-            row = tensors.setdefault(tensor.name, {"tensor": tensor.name, "kind": tensor.kind, "size_bytes": tensor.size_bytes})
+            row = tensors[tensor.name]
             start = plan.initial.get(t, (tensor.home or device,) if t in graph.initial else ())
             prefetches, stores = copies[t, PREFETCH], copies[t, STORE]
             row |= {f"starts_in_{side}": "+".join(start) or None, f"prefetches_{side}": prefetches, f"stores_{side}": stores}

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+from hosim.analysis.canonical import canonical
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.plain_text import one_line
@@ -72,7 +73,7 @@ def _dumped(question: Question) -> bytes:
 
 def digest(question: Question) -> str:
     """A fingerprint of everything that the answer depends on, including hosim's version; the same in every process and run."""
-    graph, choice = question.graph, question.choice
+    graph, choice = question.graph.derived(canonical), question.choice
     said = [
         __version__,
         graph.name,

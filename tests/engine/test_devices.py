@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from strategies import cases, several
 from timeline_check import check_result
 
+from hosim.analysis.canonical import canonical_places
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -64,7 +65,7 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
     result = replay(plan, machine, jitter=jitter, record=True)
     assert result == replay(plan, machine, jitter=jitter)
     assert result.jitter == jitter
-    nominal = op_durations(plan.graph, machine)
+    nominal, places = op_durations(plan.graph, machine), canonical_places(plan.graph)
     for d, device in enumerate(result.by_device):
         timeline = device.timeline
         for i, (start, end) in enumerate(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)):
@@ -75,7 +76,7 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
             if x.cache_op not in copy_of:  # the chunks of a route are one copy
                 copy_of[x.cache_op] = copies[x.tensor]
                 copies[x.tensor] += 1
-            factor = jitter.transfer_factor(d, x.tensor, copy_of[x.cache_op])
+            factor = jitter.transfer_factor(d, places[x.tensor], copy_of[x.cache_op])
             channel = next(c for c in machine.channels if c.name == x.channel)
             if machine.channel_scope(channel) == "device" and channel.engines == 1 and not channel.beside:
                 flow_ns = -(-round(x.bytes * 10**9 * factor) // channel.bandwidth_bytes_per_s)
