@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import fuzz_seeds
 import pytest
 from fuzz_case import Case
 from fuzz_server import Bounds
@@ -53,6 +54,21 @@ def graph():
     b = hosim.GraphBuilder("toy")
     b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     return b.build()
+"""
+TORCH_ENTRY = """import torch
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), (torch.zeros(2, 8),)
+"""
+TORCH_PROGRAM = """import sys
+from hosim.cli.start import main
+
+_, program, cases = sys.argv
+for arguments in (["import", program, "-o", "out.json"], ["baseline", "write", "-c", cases, "-j", "1"], ["check", "-c", cases, "-j", "1"]):
+    sys.argv = ["hosim", *arguments]
+    try:
+        main()
+    except SystemExit as ended:
+        print("ended", ended.code, file=sys.__stderr__)
 """
 
 
@@ -108,15 +124,16 @@ def test_of_every_command(folder: Path) -> None:
     assert {command.name for command in (*app.registered_commands, *app.registered_groups)} <= {arguments[0] for arguments, _ in ended}
 
 
-def test_of_python_with_the_name_of_the_package(folder: Path) -> None:
+@pytest.mark.parametrize("command", [("hosim", "policies"), ("hosim.gpu", "--help")])
+def test_of_python_with_the_name_of_the_package(folder: Path, command: tuple[str, str]) -> None:
     """Python itself looks there for what it loads before the first line of hosim's program."""
-    shown = [sys.executable, "-P", "-c", "import runpy, hosim, sys; print(*sys.modules)"]
+    shown = [sys.executable, "-P", "-c", f"import runpy, {command[0]}, sys, hosim.working_folder; print(*sys.modules)"]
     before = {name.partition(".")[0] for name in subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()}
     decoys = [path for path in folder.glob("*.py") if path.stem in before]
     for path in decoys:
         path.unlink()
     try:
-        assert ran(folder, sys.executable, "-m", "hosim", "policies") == ("", "")
+        assert ran(folder, sys.executable, "-m", *command) == ("", "")
     finally:
         for path in decoys:
             path.write_text(DECOY)
@@ -137,4 +154,18 @@ def test_of_what_an_entry_starts(folder: Path) -> None:
     write = ("baseline", "write", "-c", project / "hosim.toml", "--no-cache", "-j", "1")
     (folder.parent / "start.py").write_text("from hosim.cli.start import main; main()")
     assert ran(folder, sys.executable, folder.parent / "start.py", *write)[0] == ""
+    assert (project / "hosim-baselines" / "a.toml").is_file()
+
+
+def test_of_commands_that_import_torch(folder: Path) -> None:
+    """Importing a program of torch.export, and a gate whose entry returns a model."""
+    project = folder.parent / "torch_project"
+    project.mkdir()
+    (project / "torch_model_of_mine.py").write_text(TORCH_ENTRY)
+    (project / "hosim.toml").write_text('[cases.a]\nentry = "torch_model_of_mine:model"\nhardware = "h100"\npolicy = "layerwise"\n')
+    (project / "toy.pt2").write_bytes(fuzz_seeds.pt2())
+    (project / "program.py").write_text(TORCH_PROGRAM)
+    decoys, said = ran(folder, sys.executable, project / "program.py", project / "toy.pt2", project / "hosim.toml")
+    assert decoys == ""
+    assert [line for line in said.splitlines() if line.startswith("ended")] == ["ended 0"] * 3, said
     assert (project / "hosim-baselines" / "a.toml").is_file()
