@@ -1,8 +1,9 @@
 """Routing: ops that run only if a gate chooses them, and a trace of what the gates chose.
 
-A workload with a mixture of experts lists the ops of every expert. A :class:`Routing` says which: each :class:`Gate` is an op whose end
-decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own. :func:`realise` gives the graph of steps of
-the trace, in which the experts that were not chosen have no ops. The graph's ``meta`` says what may be known of the routing, and when;
+A workload with a mixture of experts lists the ops of every expert, or ops that read the tensors of all. A :class:`Routing` says which:
+each :class:`Gate` is an op whose end decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own.
+:func:`realise` gives the graph of steps of the trace, in which the experts that were not chosen have no ops, and no op reads them.
+The graph's ``meta`` says what may be known of the routing, and when;
 :func:`routed` reads it back.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from hosim.errors import GraphError
 from hosim.graph import Graph, Op, Tensor
+from hosim.graph_parts import REST, part_name
 from hosim.limits import limit, refusal
 
 META = "routing"
@@ -26,7 +28,10 @@ Choices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen, by position."""
+    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen, by position.
+
+    Without ops of its own, its tensors are read by ops of several candidates, which run in any case.
+    """
 
     tensors: tuple[int, ...]
     ops: tuple[int, ...]
@@ -94,6 +99,7 @@ def gates_of(graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Seq
 def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
     """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
     owner: dict[int, str] = {}
+    owned: dict[int, str] = {}
     gate_ops = {gate.op for gate in gates}
     listed: set[int] = set()
     for g, gate in enumerate(gates):
@@ -104,8 +110,8 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
         listed.add(gate.op)
         for e, expert in enumerate(gate.experts):
             where = f"gates[{g}].experts[{e}]"
-            if not expert.tensors or not expert.ops:
-                raise GraphError("expected at least one tensor to move and one op to run", where=where)
+            if not expert.tensors:
+                raise GraphError("expected at least one tensor to move", where=where)
             for j, i in enumerate(expert.ops):
                 at = f"{where}.ops[{j}]"
                 if not 0 <= i < len(graph.ops):
@@ -120,10 +126,13 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
             for j, t in enumerate(expert.tensors):
                 if t in expert.tensors[:j]:
                     raise GraphError(f"tensor {graph.tensors[t].name!r} is listed twice", where=f"{where}.tensors[{j}]")
-                _check_tensor(graph, t, expert, f"{where}.tensors[{j}]")
+                _check_tensor(graph, t, gate, expert, f"{where}.tensors[{j}]")
+                if t in owned:
+                    raise GraphError(f"tensor {graph.tensors[t].name!r} is listed for {owned[t]} too", where=f"{where}.tensors[{j}]")
+                owned[t] = where
 
 
-def _check_tensor(graph: Graph, t: int, expert: Expert, where: str) -> None:
+def _check_tensor(graph: Graph, t: int, gate: Gate, expert: Expert, where: str) -> None:
     if not 0 <= t < len(graph.tensors):
         raise GraphError(f"no tensor number {t}", where=where)
     tensor = graph.tensors[t]
@@ -132,7 +141,9 @@ def _check_tensor(graph: Graph, t: int, expert: Expert, where: str) -> None:
     if not graph.users[t]:
         raise GraphError(f"tensor {tensor.name!r} is used by none of its expert's ops", where=where)
     for i in graph.users[t]:
-        if i not in expert.ops:
+        if not expert.ops and i <= gate.op:
+            raise GraphError(f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not listed after its gate", where=where)
+        if expert.ops and i not in expert.ops:
             raise GraphError(f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not its expert's", where=where)
         if t in graph.ops[i].writes:
             raise GraphError(f"op {graph.ops[i].name!r} writes tensor {tensor.name!r}; an expert's tensors are only read", where=where)
@@ -147,6 +158,7 @@ def realise(routing: Routing, steps: int | range) -> Graph:
     Of each gate's experts only those that it chose have their ops, which then depend on the gate. Other ops go without what only an
     absent op would have given them: a sum of experts' outputs adds up those that there are. In a graph of several steps the
     persistent tensors are shared, ops and other tensors are named ``NAME@STEP``, and no step begins before the one before it has ended.
+    Parts of one tensor that no step chooses are one part, ``[rest]``.
     Its ``meta`` has the workload's, and what :func:`routed` reads. O(steps x uses). Raises :class:`GraphError` for a step that the trace
     has not.
     """
@@ -159,14 +171,16 @@ def realise(routing: Routing, steps: int | range) -> Graph:
     ops = len(wanted) * len(base.ops)
     if ops > limit("records"):
         raise GraphError(refusal("records", ops).message, where="steps")
-    weave = _Weave(routing, len(wanted) > 1)
+    weave = _Weave(routing, wanted)
     for s in wanted:
         weave.add(s)
     name = base.name if not wanted else f"{base.name}@{wanted[0]}" if len(wanted) == 1 else f"{base.name}@{wanted[0]}-{wanted[-1]}"
     meta = {
         **base.meta,
         META: {
-            "experts": [[[base.tensors[t].name for t in expert.tensors] for expert in gate.experts] for gate in routing.gates],
+            "experts": [
+                [[base.tensors[t].name for t in expert.tensors if t in weave.shared] for expert in gate.experts] for gate in routing.gates
+            ],
             "visits": weave.visits,
             "history": [[list(chosen) for chosen in step] for step in routing.steps[: wanted[0] if wanted else 0]],
         },
@@ -177,22 +191,43 @@ def realise(routing: Routing, steps: int | range) -> Graph:
 class _Weave:
     """Steps of a trace being put one after the other."""
 
-    def __init__(self, routing: Routing, several: bool) -> None:
+    def __init__(self, routing: Routing, steps: range) -> None:
         base = self.base = routing.graph
         self.routing = routing
-        self.several = several
-        self.shared = {t: k for k, t in enumerate(t for t, tensor in enumerate(base.tensors) if tensor.persistent)}
+        self.several = len(steps) > 1
+        rest: dict[str, list[int]] = {}
+        for t in self._rest(steps):
+            rest.setdefault(base.tensors[t].of, []).append(t)
+        apart = {t for parts in rest.values() for t in parts}
+        shared = [t for t, tensor in enumerate(base.tensors) if tensor.persistent and t not in apart]
+        self.shared = {t: k for k, t in enumerate(shared)}
         self.tensors: list[Tensor] = [base.tensors[t] for t in self.shared]
+        for whole, parts in rest.items():
+            size = sum([base.tensors[t].size_bytes for t in parts])
+            self.tensors.append(replace(base.tensors[parts[0]], name=part_name(whole, REST), size_bytes=size))
         self.ops: list[Op] = []
         self.visits: list[list[Any]] = []
         self.last: dict[str, int] = {}  # of each stream, in the steps so far
         self.conditional = {i: (g, e) for g, gate in enumerate(routing.gates) for e, expert in enumerate(gate.experts) for i in expert.ops}
+        self.of_candidate = {t: (g, e) for g, gate in enumerate(routing.gates) for e, x in enumerate(gate.experts) for t in x.tensors}
         self.gate_number = {gate.op: g for g, gate in enumerate(routing.gates)}
         self.makers: list[list[int]] = [[] for _ in base.tensors]
         for i, op in enumerate(base.ops):
             for t in op.outputs:
                 self.makers[t].append(i)
         self.from_start = frozenset(base.initial)
+
+    def _rest(self, steps: range) -> list[int]:
+        """The parts of tensors that candidates without ops of their own have, and that no step chooses."""
+        used = [{e for s in steps for e in self.routing.steps[s][g]} for g in range(len(self.routing.gates))]
+        return [
+            t
+            for chosen, gate in zip(used, self.routing.gates, strict=True)
+            for e, expert in enumerate(gate.experts)
+            if not expert.ops and e not in chosen
+            for t in expert.tensors
+            if self.base.tensors[t].of != self.base.tensors[t].name
+        ]
 
     def add(self, step: int) -> None:
         """Append the ops of one step."""
@@ -206,6 +241,9 @@ class _Weave:
             """Positions of the tensors that exist in this step."""
             found = []
             for t in listed:
+                gate, candidate = self.of_candidate.get(t, (-1, -1))
+                if gate >= 0 and candidate not in chosen[gate]:
+                    continue
                 if t not in tensor_at:
                     if t not in self.from_start and not any(runs[i] for i in self.makers[t]):
                         continue

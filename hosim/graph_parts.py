@@ -35,6 +35,19 @@ DEVICE = "device"
 """What files and messages call the processor of the device."""
 
 
+REST = "rest"
+"""The part of a tensor that no op of the step uses."""
+
+
+def part_name(whole: str, part: str) -> str:
+    """The name of the tensor that is a part of another one (:attr:`Tensor.of`).
+
+    >>> part_name("k_cache", "past")
+    'k_cache[past]'
+    """
+    return f"{whole}[{part}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One storage; views of it are the same tensor.
@@ -79,6 +92,15 @@ class Tensor:
             keep_whole(self, GraphError, f"tensor {named(self.name)}")
         if self.persistent is None:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
+
+    @property
+    def of(self) -> str:
+        """The tensor that it is a part of, by its name; its own name if it is whole.
+
+        >>> Tensor("k_cache[past]", 40).of, Tensor("w", 40).of
+        ('k_cache', 'w')
+        """
+        return self.name.rpartition("[")[0] or self.name if self.name.endswith("]") else self.name
 
     @property
     def survives(self) -> bool:

@@ -57,6 +57,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 _PACKING = frozenset(("weights", "group", "packed", "activations"))
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
 _FROM_ZERO = (
     "sliding_window",
@@ -127,11 +128,11 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
         meta[ASSUMED] = assumed
-    graph, gates = step(name, family.forward, config, run, meta)
+    graph, gates, choices = step(name, family.forward, config, run, meta, routed=drawn or routed is not None)
     if drawn and gates:
         routed = RoutingDraw()
-        graph = replace(graph, meta=_drawn(graph.meta, gates, run, routed))
-    return graph if routed is None else replace(_realised(graph, gates, run, routed), name=name)
+        graph = replace(graph, meta=_drawn(graph, gates, choices, routed))
+    return graph if routed is None else replace(_realised(graph, gates, choices, routed), name=name)
 
 
 def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
@@ -192,30 +193,23 @@ def _named(model: object) -> object:
     return model["model_type"] if isinstance(model, Mapping) else model
 
 
-def _chosen(gates: tuple[Gate, ...], run: Run) -> int:
-    """How many of its candidates each gate chooses."""
-    chosen = run.chosen_blocks if run.kv_block is not None else run.chosen_experts
-    assert chosen is not None
-    return min(chosen, len(gates[0].experts))
-
-
-def _drawn(meta: Mapping[str, Any], gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> dict[str, Any]:
+def _drawn(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[int], routed: RoutingDraw) -> dict[str, Any]:
     """The ``meta`` of a graph whose routing nobody gave: its builder has the one that is drawn, and a note says so."""
-    fields = asdict(routed)
-    what = "blocks of the cache" if run.kv_block is not None else "experts"
-    many = f"{_chosen(gates, run)} of {len(gates[0].experts)} {what}"
+    meta, fields = graph.meta, asdict(routed)
+    kinds = [graph.tensors[gate.experts[0].tensors[0]].kind for gate in gates]
+    many = dict.fromkeys([(n, len(gate.experts), _CANDIDATES[kind]) for gate, n, kind in zip(gates, choices, kinds, strict=True)])
     said = ", ".join(f"{key}: {value}" for key, value in fields.items())
-    line = f"which {many} each gate chooses is drawn (routing: {{{said}}}); routing: null runs all"
+    which = " and ".join([f"{count} of {all_} {what}" for count, all_, what in many])
+    line = f"which {which} each gate chooses is drawn (routing: {{{said}}}); routing: null reads all"
     return {**meta, "builder": {**meta["builder"], "routing": fields}, ASSUMED: [*meta.get(ASSUMED, ()), line]}
 
 
-def _realised(graph: Graph, gates: tuple[Gate, ...], run: Run, routed: RoutingDraw) -> Graph:
+def _realised(graph: Graph, gates: tuple[Gate, ...], choices: tuple[int, ...], routed: RoutingDraw) -> Graph:
     """The graph of the steps of a generated trace, with only the candidates that gates chose."""
     if not gates:
-        raise InputError("no gate chooses in this run; give chosen_experts, or kv_block in a decode", where="routing")
-    routing = generate(
-        graph, gates, steps=routed.steps, top=_chosen(gates, run), seed=routed.seed, zipf=routed.zipf, persistence=routed.persistence
-    )
+        raise InputError("no gate chooses in this run: all experts are read, and there are no blocks to choose", where="routing")
+    seed, zipf, persistence = routed.seed, routed.zipf, routed.persistence
+    routing = generate(graph, gates, steps=routed.steps, top=choices, seed=seed, zipf=zipf, persistence=persistence)
     return realise(routing, range(routed.steps))
 
 

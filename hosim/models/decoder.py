@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from hosim.models.attention import attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, of_own_heads, received, replicated, sent
 from hosim.models.config import Decoder, Run, key_heads, layer_sizes, layers_of, vocabulary
-from hosim.models.dense import factor, projected
+from hosim.models.dense import factor, projected, table
 from hosim.models.engine_layer import added_norm, engine_layer, sinks
 from hosim.models.exchanged_attention import exchanged_attention
 from hosim.models.functions import (
@@ -76,13 +77,14 @@ def _embedded(t: Tape, config: Decoder, run: Run) -> Value:
     """The tokens' entries in the table, with what the family adds to them."""
     names, shape = NAMES[config.names], (run.batch, run.tokens)
     ids = t.held("input_ids", shape, "int64", "input")
-    table = t.parameter(f"{names.table}.weight", (vocabulary(config, run), config.hidden_size), run.dtype)
-    x = all_reduced(t, run, embedding(t, table, ids))
+    x = all_reduced(
+        t, run, embedding(t, table(t, run, f"{names.table}.weight", vocabulary(config, run), config.hidden_size, prod(shape)), ids)
+    )
     if config.positions == "learned":
         places = t.ops("position_ids", "fill", [], [((1, run.tokens), "int64")])[0]
         rows = config.max_position_embeddings + config.extra_positions
-        table = t.parameter(f"{names.positions}.weight", (rows, config.hidden_size), run.dtype)
-        x = add(t, x, embedding(t, table, places, names.positions), "add_positions")
+        learned = table(t, run, f"{names.positions}.weight", rows, config.hidden_size, run.tokens)
+        x = add(t, x, embedding(t, learned, places, names.positions), "add_positions")
     if config.embedding_scale:
         x = scale(t, x, "embedding_scale")
     if config.embedding_norm:

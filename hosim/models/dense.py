@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 
+from hosim.graph_parts import REST
 from hosim.models.attention import attention
 from hosim.models.collectives import of_copies
 from hosim.models.config import Run
-from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
+from hosim.models.functions import READ, activation, add, dropout, embedding, linear, mul, scale, square
 from hosim.models.norms import layer_norm
 from hosim.models.packed import PACKINGS
 from hosim.models.tape import Tape, Value
@@ -31,14 +33,22 @@ def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool 
     return linear(t, x, weight, offset, label=name)
 
 
-def factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], kind: str = "parameter", home: str | None = None) -> Value:
+def factor(
+    t: Tape,
+    run: Run,
+    name: str,
+    shape: tuple[int, ...],
+    kind: str = "parameter",
+    home: str | None = None,
+    parts: Mapping[str, tuple[int, ...]] | None = None,
+) -> Value:
     """The weight of a product, packed if the run says so."""
     if run.weights is None or (run.packed == "experts" and kind != "expert"):
-        return t.parameter(name, shape, run.dtype, kind, home, computes=run.products or "")
+        return t.parameter(name, shape, run.dtype, kind, home, computes=run.products or "", parts=parts)
     computes = run.activations or PACKINGS[run.weights].computes
     if run.activations == "fp8" and run.group:
         computes = "fp8_block"
-    return t.parameter(name, shape, run.weights, kind, home, group=run.group or 0, computes=computes)
+    return t.parameter(name, shape, run.weights, kind, home, group=run.group or 0, computes=computes, parts=parts)
 
 
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
@@ -53,7 +63,13 @@ def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Va
 def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int) -> Value:
     """An embedding table ``name`` at ``ids``."""
     with t.scope(name):
-        return embedding(t, t.parameter("weight", (entries, width), run.dtype), ids)
+        return embedding(t, table(t, run, "weight", entries, width, prod(ids.shape)), ids)
+
+
+def table(t: Tape, run: Run, name: str, entries: int, width: int, rows: int) -> Value:
+    """An embedding table ``name``; in inference the ``rows`` that are read are a part, as if all were different."""
+    read = min(entries, rows)
+    return t.parameter(name, (entries, width), run.dtype, parts={READ: (read, width), REST: (entries - read, width)})
 
 
 def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False) -> Value:

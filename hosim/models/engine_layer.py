@@ -12,10 +12,10 @@ from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
-from hosim.models.dense import factor, projected
+from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, operands, summed
-from hosim.models.kv_cache import make_cache
-from hosim.models.mlp import feed_forward
+from hosim.models.kv_cache import NEW, PAST, make_cache
+from hosim.models.mlp import choose_experts, expert_factor, experts_read, feed_forward
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, norm_parameters
 from hosim.models.tape import Tape, Value
@@ -82,6 +82,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, width, window)
     kept = [] if cache is None else [cache.first, cache.second]
+    read = [value.part(PAST) for value in kept if run.phase == "decode"]
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
     passed = both.size + sum([value.size for value in beside]) + result
@@ -89,9 +90,9 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
         (y,) = t.ops(
             "attention",
             "attention",
-            [both, *beside],
+            [both, *beside, *read],
             [((batch, tokens, heads * width), both.dtype)],
-            mutates=kept,
+            overwrites=[value.part(NEW) for value in kept],
             flops=4 * batch * heads * tokens * min(keys, window) * width,
             accessed=passed + sum([tensor.size for tensor in kept]),
             kernel=kernel,
@@ -119,14 +120,16 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     rows = x.view(tokens, hidden)
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
-    up = factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), "expert", run.experts_home)
-    down = factor(t, run, "down_proj", (mine, hidden, width), "expert", run.experts_home)
+    batch = tokens * run.expert
+    count = experts_read(t, config, batch, mine)
+    up = expert_factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), apart=count > 0)
+    down = expert_factor(t, run, "down_proj", (mine, hidden, width), apart=count > 0)
+    choose_experts(t, chosen, (up, down), count)
     biases = [
         t.parameter(f"{name}_proj_bias", (mine, wide), run.dtype, "expert", run.experts_home)
         for name, wide in (("gate_up", 2 * width), ("down", hidden))
         if config.expert_bias
     ]
-    batch = tokens * run.expert
     read = round(sum([value.size for value in (up, down, *biases)]) * share_touched(batch, top, config.num_experts))
     with t.on(run.experts_on):
         entering, up = operands(t, rows, up)

@@ -14,6 +14,9 @@ from hosim.edits import SEEDED
 from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
+READ = "read"
+"""The part of a table that has the rows which a step reads."""
+
 SCALAR: tuple[int, ...] = ()
 
 
@@ -185,7 +188,7 @@ def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> V
     """Rows of ``weight`` [entries, n] by number."""
     shape = (*ids.shape, weight.shape[-1])
     result = prod(shape) * ITEM_BYTES[weight.dtype]
-    y = t.op(label, "embedding", [weight, ids], shape, weight.dtype, accessed=ids.size + result + min(weight.size, result))
+    y = t.op(label, "embedding", [weight.part(READ), ids], shape, weight.dtype, accessed=ids.size + result + min(weight.size, result))
 
     def gradient(g: Value) -> None:
         accessed = weight.size + 3 * g.size + ids.size

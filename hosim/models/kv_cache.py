@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.graph_parts import part_name
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS
 from hosim.models.tape import Tape, Value
+
+PAST, NEW = "past", "new"
+"""The parts of a cache: the tokens of earlier steps, and the one that this step adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Cache:
     def update(self, t: Tape, first: Value, second: Value) -> tuple[Value, Value, tuple[Value, ...]]:
         """Write new tokens; returns what attention reads: the cache when decoding, else what was written, and the other tensors with it."""
         for new, kept, label in ((first, self.first, "cache_first"), (second, self.second, "cache_second")):
-            t.ops(label, "scatter", [new], [], mutates=[kept], accessed=new.size + replace(kept, shape=new.shape).size)
+            t.ops(label, "scatter", [new], [], overwrites=[kept.part(NEW)], accessed=new.size + replace(kept, shape=new.shape).size)
         if not self.decoding:
             return first, second, ()
         if self.first.dtype in FOR_TRANSFER:
@@ -31,8 +35,8 @@ class Cache:
         if self.first.shape[:3] == self.second.shape[:3] and len(self.first.shape) == 4:
             return self.first, self.second, ()
         batch, tokens, rank = self.first.shape  # latents: one head of keys, which are the values too
-        keys = Value(self.first.tensor, (batch, 1, tokens, rank + self.second.shape[-1]), self.first.dtype)
-        return keys, keys, (Value(self.second.tensor, (0,), self.second.dtype),)
+        keys = replace(self.first, shape=(batch, 1, tokens, rank + self.second.shape[-1]))
+        return keys, keys, (replace(self.second, shape=(0,)),)
 
 
 def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
@@ -43,20 +47,29 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     if not config.kv_lora_rank:
         return held_heads(t, run, tokens, key_heads(config, run), config.head_dim)
     first, second = [
-        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home)
+        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=_parts(run, (run.batch, tokens, width)))
         for name, width in (("latent_cache", config.kv_lora_rank), ("rope_cache", config.qk_rope_head_dim))
     ]
     return Cache(first, second, run.phase == "decode")
 
 
-def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int) -> Cache:
-    """The keys and values of ``tokens`` tokens, of the attention whose scope it is."""
+def _parts(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
+    """Of a cache [..., tokens, width] that a step reads and adds one token to: what was there, and the token."""
+    *outer, tokens, width = shape
+    return {PAST: (*outer, tokens - 1, width), NEW: (*outer, 1, width)} if run.phase == "decode" else None
+
+
+def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int, *, grows: bool = True) -> Cache:
+    """The keys and values of ``tokens`` tokens, of the attention whose scope it is; ``grows``: a step adds a token to them."""
     shape = (run.batch, heads, tokens, width)
     dtype, computes = run.dtype, ""
     if run.cache_dtype is not None:
         dtype = CACHES[run.cache_dtype]
         computes = PACKINGS[dtype].computes
-    first, second = [t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes) for name in ("k_cache", "v_cache")]
+    parts = _parts(run, shape) if grows else None
+    first, second = [
+        t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes, parts=parts) for name in ("k_cache", "v_cache")
+    ]
     return Cache(first, second, run.phase == "decode")
 
 
@@ -82,5 +95,6 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
         shape = (1, run.batch, 1, run.kv_block, config.kv_lora_rank + config.qk_rope_head_dim)
     else:
         shape = (2, run.batch, key_heads(config, run), run.kv_block, config.head_dim)
-    blocks = [t.held(f"kv_block.{n}", shape, run.dtype, "kv_cache", run.cache_home if first <= n < last else None) for n in range(count)]
+    homes = [run.cache_home if first <= n < last else None for n in range(count)]
+    blocks = [t.held(part_name("kv_blocks", str(n)), shape, run.dtype, "kv_cache", home) for n, home in enumerate(homes)]
     return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

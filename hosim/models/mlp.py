@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hosim.costmodel.kernels.expert_loads import share_touched
+from hosim.graph_parts import part_name
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import activated, factor, projected
@@ -117,17 +119,13 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
         x, weights = replicated(t, run, x), replicated(t, run, weights, "all_reduce_weights")
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
-    both = _grouped(
-        t,
-        config,
-        run,
-        picked,
-        factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), "expert", run.experts_home),
-        offsets,
-        "gate_up",
-    )
+    read = experts_read(t, config, tokens * run.expert, mine)
+    up = expert_factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), apart=read > 0)
+    both = _grouped(t, config, run, picked, up, offsets, "gate_up")
     inside = _opened(t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width)
-    out = _grouped(t, config, run, inside, factor(t, run, "down_proj", (mine, hidden, width), "expert", run.experts_home), offsets, "down")
+    down = expert_factor(t, run, "down_proj", (mine, hidden, width), apart=read > 0)
+    choose_experts(t, chosen, (up, down), read)
+    out = _grouped(t, config, run, inside, down, offsets, "down")
     out = _biased(t, config, run, out, mine, chosen, "down_proj_bias")
     out = exchanged(t, run, out, "combine")
     back = t.op("inverse", "scatter", [place], (rows,))
@@ -143,22 +141,47 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     width = config.moe_intermediate_size
     rows = -(-tokens * config.num_experts_per_tok // run.chosen_experts)
     outs, candidates = [], []
-    for e in range(config.num_experts // run.expert):
+    mine = config.num_experts // run.expert
+    shapes = {"gate_up_proj": (mine, 2 * width, hidden), "down_proj": (mine, hidden, width)}
+    ups, downs = [expert_factor(t, run, name, shape, apart=True) for name, shape in shapes.items()]
+    biases: list[list[Value | None]] = [[None] * mine] * 2
+    if config.expert_bias:
+        biases = [
+            [t.parameter(part_name(name, str(e)), (wide,), run.dtype, "expert", run.experts_home) for e in range(mine)]
+            for name, wide in (("gate_up_proj_bias", 2 * width), ("down_proj_bias", hidden))
+        ]
+    for e in range(mine):
         with t.scope(f"{e}"):
-            up = factor(t, run, "gate_up_proj", (2 * width, hidden), "expert", run.experts_home)
-            down = factor(t, run, "down_proj", (hidden, width), "expert", run.experts_home)
-            both_bias, down_bias = [
-                t.parameter(f"{name}_proj_bias", (wide,), run.dtype, "expert", run.experts_home) if config.expert_bias else None
-                for name, wide in (("gate_up", 2 * width), ("down", hidden))
-            ]
+            up, down = [replace(value.part(str(e)), shape=value.shape[1:]) for value in (ups, downs)]
+            both_bias, down_bias = [each[e] for each in biases]
             both = linear(t, x.view(rows, hidden), up, both_bias, label="gate_up")  # its rows are taken as they are read
             inside = _swiglu_of(t, both, width)
             outs.append(linear(t, inside, down, down_bias, label="down"))
             own = tuple([value for value in (up, both_bias, down, down_bias) if value is not None])
             candidates.append((own, (both, inside, outs[-1])))
-    t.choose(chosen, candidates)
+    t.choose(chosen, candidates, run.chosen_experts)
     accessed = run.chosen_experts * outs[0].size + x.size
     return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
+
+
+def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
+    """How many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all of them, or nothing says which."""
+    if not t.routed or t.training:
+        return 0
+    expected = max(1, round(mine * share_touched(tokens, config.num_experts_per_tok, config.num_experts)))
+    return expected if expected < mine else 0
+
+
+def expert_factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], *, apart: bool) -> Value:
+    """The weights [experts, out, in] of a layer's experts, of which each is a part if they are read ``apart``."""
+    parts = {str(e): (1, *shape[1:]) for e in range(shape[0])} if apart else None
+    return factor(t, run, name, shape, "expert", run.experts_home, parts)
+
+
+def choose_experts(t: Tape, chosen: Value, factors: Sequence[Value], count: int) -> None:
+    """The op that gives ``chosen`` decides which ``count`` of the experts ops read; 0: all of them."""
+    if count:
+        t.choose(chosen, [(tuple([value.part(e) for value in factors]), ()) for e in factors[0].parts], count)
 
 
 def _biased(t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: Value, name: str) -> Value:

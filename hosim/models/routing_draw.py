@@ -21,24 +21,30 @@ from hosim.limits import within
 
 
 def generate(
-    graph: Graph, gates: Sequence[Gate], *, steps: int, top: int, seed: int = 0, zipf: float = 1.0, persistence: float = 0.5
+    graph: Graph, gates: Sequence[Gate], *, steps: int, top: int | Sequence[int], seed: int = 0, zipf: float = 1.0, persistence: float = 0.5
 ) -> Routing:
-    """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts.
+    """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts, or each its own number of them.
 
     ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of gate g does not depend on the gates after
     it. Raises :class:`InputError` for invalid arguments.
     """
+    each = [top] * len(gates) if isinstance(top, int) else list(top)
+    least = top if isinstance(top, int) else min(each, default=1)
     for where, wrong, expected in (
         ("steps", steps < 0, "at least 0"),
         ("zipf", not 0 <= zipf < 100, "a number from 0 to below 100"),
         ("persistence", not 0 <= persistence <= 1, "a probability, from 0 to 1"),
-        ("top", top < 1 or any(top > len(gate.experts) for gate in gates), "at least 1, and no more than each gate has experts"),
+        (
+            "top",
+            least < 1 or any([n > len(gate.experts) for n, gate in zip(each, gates, strict=True)]),
+            "at least 1, and no more than each gate has experts",
+        ),
     ):
         if wrong:
             raise InputError(f"expected {expected}", where=where)
     within("routing_steps", steps, where="steps")
-    chosen = [_choices(Random(f"{seed}/{g}"), len(gate.experts), steps, top, zipf, persistence) for g, gate in enumerate(gates)]
-    meta = {"seed": seed, "top": top, "zipf": zipf, "persistence": persistence}
+    chosen = [_choices(Random(f"{seed}/{g}"), len(gate.experts), steps, each[g], zipf, persistence) for g, gate in enumerate(gates)]
+    meta = {"seed": seed, "top": top if isinstance(top, int) else each, "zipf": zipf, "persistence": persistence}
     return Routing(graph, tuple(gates), tuple(zip(*chosen, strict=True)) if gates else ((),) * steps, meta)
 
 

@@ -31,7 +31,7 @@ def sparse_attention(t: Tape, run: Run, q: Value, new: Sequence[Value], cache: B
             with t.scope(f"older.{n}"):
                 parts.append(_over(t, "attention", q, [block], gate, out_width))
             candidates.append(((block,), (parts[-1],)))
-        t.choose(gate, candidates)
+        t.choose(gate, candidates, run.chosen_blocks)
     read = (1 + min(run.chosen_blocks, len(cache.older))) * parts[0].size
     size = batch * heads * out_width * ITEM_BYTES[run.dtype]
     return t.op("merge", "reduction", parts, (batch, 1, heads, out_width), run.dtype, accessed=read + size)

@@ -19,26 +19,30 @@ Config = TypeVar("Config")
 
 
 def step(
-    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any]
-) -> tuple[Graph, tuple[Gate, ...]]:
-    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer; and the gates in it."""
-    t = Tape(name, training=run.training, main_gradients=run.main_gradients and run.zero < 2, merged=run.merged)
+    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any], *, routed: bool = True
+) -> tuple[Graph, tuple[Gate, ...], tuple[int, ...]]:
+    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer.
+
+    And the gates in it, if what they choose is ``routed``, with how many of its candidates each chooses.
+    """
+    main = run.main_gradients and run.zero < 2
+    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, routed=routed)
     t.builder.meta = dict(meta)
     if not run.training:
         forward(t, config, run)
         graph = t.build()
-        return graph, gates_of(graph, t.gates)
+        return graph, gates_of(graph, t.gates), tuple(t.choices)
     apart = _passes(t, forward, config, run)
     summed_at_both_ends(t, config, run)
     if not apart:
         summed_over_tokens(t, config, run)
     if run.replicas > 1:
         shared = replace(run, data=run.replicas)
-        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared), ()
+        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared), (), ()
     if run.optimizer == "adamw":
         adamw(t, run, t.learned(), master=run.dtype != "fp32")
     graph = t.build()
-    return graph, gates_of(graph, t.gates)
+    return graph, gates_of(graph, t.gates), tuple(t.choices)
 
 
 def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> list[Learned]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.models.config import Run, first_layers
-from hosim.models.dense import dense, gelu_new
+from hosim.models.dense import dense, gelu_new, table
 from hosim.models.functions import activation, add, cast, cross_entropy, dropout, embedding, linear, mean, mul, scale, softmax, square
 from hosim.models.kv_cache import held_heads
 from hosim.models.tape import Tape, Value
@@ -46,23 +46,24 @@ def t5(t: Tape, config: T5, run: Run) -> Value:
     A decode gives the logits of the next token from caches of ``context`` tokens of the target and ``sequence`` of the source.
     """
     shape = (run.batch, run.tokens)
-    table = t.parameter("shared.weight", (config.vocab_size, config.d_model), run.dtype)
+    rows = run.batch * run.tokens * (1 if run.phase == "decode" else 2)
+    shared = table(t, run, "shared.weight", config.vocab_size, config.d_model, rows)
     memory: Value | None = None
     if run.phase != "decode":
-        source = dropout(t, embedding(t, table, t.held("input_ids", shape, "int64", "input"), "encoder.embedding"), config.dropout)
+        source = dropout(t, embedding(t, shared, t.held("input_ids", shape, "int64", "input"), "encoder.embedding"), config.dropout)
         with t.scope("encoder"):
             memory = _stack(t, config, run, source, first_layers(config.num_layers, run), "encoder", None)
-    target = dropout(t, embedding(t, table, t.held("decoder_input_ids", shape, "int64", "input"), "decoder.embedding"), config.dropout)
+    target = dropout(t, embedding(t, shared, t.held("decoder_input_ids", shape, "int64", "input"), "decoder.embedding"), config.dropout)
     with t.scope("decoder"):
         x = _stack(t, config, run, target, first_layers(config.num_decoder_layers or config.num_layers, run), "decoder", memory)
     if config.tie_word_embeddings:
-        x = scale(t, x, "scale_outputs")
+        x, head = scale(t, x, "scale_outputs"), shared
     else:
-        table = t.parameter("lm_head.weight", (config.vocab_size, config.d_model), run.dtype)
+        head = t.parameter("lm_head.weight", (config.vocab_size, config.d_model), run.dtype)
     if not run.training:
         flops = 2 * x.rows * config.d_model * config.vocab_size
-        return t.op("lm_head", "matmul", [x, table], (*shape, config.vocab_size), flops=flops, result_kind="output")
-    logits = linear(t, x, table, label="lm_head")
+        return t.op("lm_head", "matmul", [x, head], (*shape, config.vocab_size), flops=flops, result_kind="output")
+    logits = linear(t, x, head, label="lm_head")
     return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
 
 
@@ -105,7 +106,7 @@ def _layer(t: Tape, config: T5, run: Run, x: Value, half: str, memory: Value | N
         with t.scope(part(1, "EncDecAttention")):
             (q,) = _heads(t, config, run, y, "q")
             if memory is None:
-                cache = held_heads(t, run, run.sequence, config.num_heads, config.d_kv)
+                cache = held_heads(t, run, run.sequence, config.num_heads, config.d_kv, grows=False)
                 k, v = cache.first, cache.second
             else:
                 k, v = _heads(t, config, run, memory, "kv")

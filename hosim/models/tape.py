@@ -9,7 +9,7 @@ pass uses.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
@@ -18,6 +18,7 @@ from typing import TypedDict, Unpack
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder
+from hosim.graph_parts import part_name
 from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
@@ -37,6 +38,7 @@ class Value:
     """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
 
     ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``; ``computes`` is that of an op that multiplies it.
+    ``parts``: of a tensor that is held in parts, those that are meant (:meth:`Tape.held`).
     """
 
     tensor: str
@@ -45,6 +47,16 @@ class Value:
     node: int = 0
     group: int = 0
     computes: str = ""
+    parts: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of the tensors that hold it."""
+        return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
+
+    def part(self, *names: str) -> Value:
+        """Of a tensor that is held in parts those of these names that it has; one that is not is the same."""
+        return replace(self, parts=tuple([part for part in self.parts if part in names]))
 
     @property
     def size(self) -> int:
@@ -87,10 +99,13 @@ class Tape:
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
+    ``routed``: whether something says what gates choose; else ops read all candidates.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
-    def __init__(self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False) -> None:
+    def __init__(
+        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, routed: bool = True
+    ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
         self.merged = merged
@@ -103,6 +118,8 @@ class Tape:
         self._held: dict[str, Value] = {}
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+        self.choices: list[int] = []  # how many of its candidates each gate chooses
+        self.routed = routed
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
@@ -119,23 +136,47 @@ class Tape:
         self._keeps: deque[tuple[Value, ...] | None] | None = None
         self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
 
-    def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]]) -> None:
-        """The op that gives ``gate`` decides which of ``candidates`` run, each (its own tensors, the results of its ops)."""
+    def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]], count: int) -> None:
+        """The op that gives ``gate`` decides which ``count`` of ``candidates`` are used, each (its own tensors, the results of its ops).
+
+        Without ops of its own, a candidate that is not chosen is left out of what ops read.
+        """
         self.gates[self._maker[gate.tensor]] = [
-            (tuple([v.tensor for v in tensors]), tuple([self._maker[v.tensor] for v in results])) for tensors, results in candidates
+            (tuple([name for v in tensors for name in v.tensors]), tuple([self._maker[v.tensor] for v in results]))
+            for tensors, results in candidates
         ]
+        self.choices.append(min(count, len(candidates)))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 
     def held(
-        self, name: str, shape: Sequence[int], dtype: str, kind: str, home: str | None = None, *, group: int = 0, computes: str = ""
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        kind: str,
+        home: str | None = None,
+        *,
+        group: int = 0,
+        computes: str = "",
+        parts: Mapping[str, Sequence[int]] | None = None,
     ) -> Value:
-        """A tensor that exists from the start, made at first use. ``name`` is under the current scope."""
+        """A tensor that exists from the start, made at first use. ``name`` is under the current scope.
+
+        ``parts``: the shapes of the parts that ops use apart, which are tensors of their own (docs/contract.md, rule 1); one without
+        elements is none.
+        """
         full = f"{self.micro_batch}{self._scope}{name}" if kind == "input" else self._scope + name
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
-            self.builder.tensor(full, value.size, kind, home)
+            sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own)}
+            value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
+            for part, size in sizes.items() if value.parts else ():
+                self.reserve(part_name(full, part))
+                self.builder.tensor(part_name(full, part), size, kind, home)
+            if not value.parts:
+                self.builder.tensor(full, value.size, kind, home)
             self._held[full] = value
         return self._held[full]
 
@@ -149,11 +190,13 @@ class Tape:
         *,
         group: int = 0,
         computes: str = "",
+        parts: Mapping[str, Sequence[int]] | None = None,
     ) -> Value:
-        """A tensor that the model learns."""
+        """A tensor that the model learns; in training it is whole, as its gradient is."""
         full = self._scope + name
         if full not in self._held:
-            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes), node=self._node())
+            own = None if self.training else parts
+            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes, parts=own), node=self._node())
             self._held[full] = self.parameters[value.node] = value
         return self._held[full]
 
@@ -247,14 +290,14 @@ class Tape:
             made.append(value)
         if accessed is None:
             accessed = sum([v.size for v in inputs]) + sum([v.size for v in (*made, *overwrites)]) + 2 * sum([v.size for v in mutates])
-        written = {v.tensor for v in mutates}
+        written = {name for v in mutates for name in v.tensors}
         involved = inputs[:1] if flops else (*inputs, *mutates, *made)
         self.builder.op(
             name,
             kind,
-            inputs=list(dict.fromkeys(v.tensor for v in inputs if v.tensor not in written)),
-            outputs=[v.tensor for v in (*made, *overwrites)],
-            mutates=list(dict.fromkeys(v.tensor for v in mutates)),
+            inputs=list(dict.fromkeys(name for v in inputs for name in v.tensors if name not in written)),
+            outputs=[name for v in (*made, *overwrites) for name in v.tensors],
+            mutates=list(dict.fromkeys(name for v in mutates for name in v.tensors)),
             flops=flops,
             bytes_accessed=accessed,
             dtype=computes or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),

@@ -125,7 +125,7 @@ def _decoder_layer(t: Tape, config: Whisper, run: Run, x: Value, memory: Value |
     y = normed(t, run, "encoder_attn_layer_norm", x)
     with t.scope("encoder_attn"):
         if memory is None:
-            cache = held_heads(t, run, config.max_source_positions, heads, width)
+            cache = held_heads(t, run, config.max_source_positions, heads, width, grows=False)
             k, v = cache.first, cache.second
         else:
             k, v = _keys(t, run, memory, heads)

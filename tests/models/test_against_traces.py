@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+from wholes import wholes
 
 from hosim.analysis.liveness import static_peak
 from hosim.importers import load_any
@@ -65,7 +66,7 @@ OTHERS = {
 
 
 def figures(graph):
-    parameters = {t.name: t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")}
+    parameters = wholes(graph, lambda tensor: tensor.kind in ("parameter", "expert"))
     return sum(op.flops for op in graph.ops), static_peak(graph), parameters
 
 

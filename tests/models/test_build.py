@@ -7,6 +7,7 @@ import pytest
 from counting import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
+from wholes import wholes
 
 from hosim.analysis.liveness import static_peak
 from hosim.analysis.verifier import verify
@@ -393,8 +394,8 @@ def test_shards_of_a_model_with_an_odd_vocabulary_and_few_heads_of_keys():
     table = 768 * 2
     # products of 4 and 8 times 768 x 768 in attention and MLP, two tables, biases of 3, 1, 4 and 1, three norms of weight and bias
     assert by_kind(alone)["parameter"] == (12 * 768 + 50257 + 1024 + 9 + 6) * table
-    assert alone.tensors[alone.tensor_index["transformer.wte.weight"]].size_bytes == 50257 * table
-    assert shared.tensors[shared.tensor_index["transformer.wte.weight"]].size_bytes == 12565 * table  # a quarter, rounded up
+    assert wholes(alone)["transformer.wte.weight"] == 50257 * table
+    assert wholes(shared)["transformer.wte.weight"] == 12565 * table  # a quarter, rounded up
     assert by_kind(shared)["kv_cache"] * 4 == by_kind(alone)["kv_cache"] == 2 * 64 * table
     few = {"model": "gemma-3-1b", "phase": "decode", "context": 64, "layers": 1}
     assert by_kind(build("x", {**few, "tensor": 4}))["kv_cache"] == by_kind(build("x", few))["kv_cache"] == 2 * 64 * 256 * 2
@@ -462,9 +463,13 @@ def test_pipeline_stages_are_the_whole_together():
 def test_the_cache_of_a_decoder():
     graph = build("x", {**DENSE, "phase": "decode", "batch": 3, "context": 500, "cache_home": "ddr"})
     cache = [t for t in graph.tensors if t.kind == "kv_cache"]
-    assert {(t.size_bytes, t.home) for t in cache} == {(3 * 2 * 500 * 16 * 2, "ddr")}
-    assert len(cache) == 4
-    assert all(any(t in op.mutates for op in graph.ops) for t, tensor in enumerate(graph.tensors) if tensor.kind == "kv_cache")
+    token = 3 * 2 * 16 * 2
+    assert {(t.name.rpartition("[")[2], t.size_bytes, t.home) for t in cache} == {("past]", 499 * token, "ddr"), ("new]", token, "ddr")}
+    assert len(cache) == 8
+    written = [graph.tensors[t].name for op in graph.ops for t in op.writes if graph.tensors[t].kind == "kv_cache"]
+    assert all([name.endswith("[new]") for name in written])
+        "new]"
+    }
     attention = [op for op in graph.ops if op.kind == "attention"]
     assert {op.flops for op in attention} == {4 * 3 * 4 * 500 * 16}
     latent = build("x", {"model": "deepseek-v3", "phase": "decode", "layers": 1, "context": 100})

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wholes import wholes
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.op_time import op_durations
@@ -141,10 +142,10 @@ def test_a_cache_packed_for_the_way_alone():
     """A token is packed where it is written, and all are unpacked where attention reads them."""
     graph = build("x", {**DENSE, "phase": "decode", "cache_dtype": "flexgen4", "cache_home": "ddr", "batch": 3})
     packed = 3 * 2 * 32 * (8 + 4)
-    assert {t.size_bytes for t in graph.tensors if t.kind == "kv_cache"} == {packed}
+    assert set(wholes(graph, lambda tensor: tensor.kind == "kv_cache").values()) == {packed}
     assert {op.bytes_accessed for op in graph.ops if op.kind == "scatter"} == {3 * 2 * (32 + 12)}
     unpacked = [op for op in graph.ops if "unpack" in op.name]
-    assert {(len(op.inputs), op.bytes_accessed) for op in unpacked} == {(1, packed + 3 * 2 * 32 * 32)}
+    assert {(len(op.inputs), op.bytes_accessed) for op in unpacked} == {(2, packed + 3 * 2 * 32 * 32)}
     assert len(unpacked) == 4
     assert {op.dtype for op in graph.ops if op.kind == "attention"} == {"bf16"}
 
@@ -175,7 +176,7 @@ def test_what_layers_keep_is_packed_for_the_way(more):
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_packed_cache(merged):
     graph = build("x", {**DENSE, "phase": "decode", "cache_dtype": "int4", "batch": 3, "merged": merged})
-    caches = {t.size_bytes for t in graph.tensors if t.kind == "kv_cache"}
+    caches = set(wholes(graph, lambda tensor: tensor.kind == "kv_cache").values())
     assert caches == {3 * 2 * 32 * (8 + 4)}  # heads of 16 elements: 8 B, and one group's scale and minimum
     assert {op.dtype for op in graph.ops if op.kind == "attention"} == {"fp16_int4_cache"}
     # of 3 sequences, 2 heads of the new token: 16 elements in bf16 are read, and 12 B are written

@@ -177,7 +177,7 @@ REFUSED = {
     "a gate": ({"gate0": [(["a1.w"], ["gate1"])], "gate1": []}, "op 'gate1' is a gate itself"),
     "an activation": ({"gate0": [(["h0.0"], ["ffn0.0"])]}, "tensor 'h0.0' is of one step only"),
     "shared": ({"gate0": [(["a1.w"], ["ffn0.0"])]}, "tensor 'a1.w' is used by op 'attention1', which is not its expert's"),
-    "nothing to move": ({"gate0": [([], ["ffn0.0"])]}, "gates[0].experts[0]: expected at least one tensor to move and one op to run"),
+    "nothing to move": ({"gate0": [([], ["ffn0.0"])]}, "gates[0].experts[0]: expected at least one tensor to move"),
     "twice": ({"gate0": [(["w0.0", "w0.0"], ["ffn0.0"])]}, "gates[0].experts[0].tensors[1]: tensor 'w0.0' is listed twice"),
 }
 

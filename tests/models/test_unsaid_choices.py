@@ -95,6 +95,6 @@ def test_a_routing_that_nobody_gave_is_drawn_and_named(asked: dict[str, Any], ma
     assert drawn == replace(hosim.load({**asked, "routing": routing}), name=drawn.name)
     assert drawn == replace(hosim.load(dict(drawn.meta["builder"])), name=drawn.name)
     assert len(drawn.ops) < len(every.ops)
-    said = f"which {many} each gate chooses is drawn (routing: {{steps: 1, seed: 0, zipf: 1.0, persistence: 0.5}}); routing: null runs all"
+    said = f"which {many} each gate chooses is drawn (routing: {{steps: 1, seed: 0, zipf: 1.0, persistence: 0.5}}); routing: null reads all"
     assert assumed(asked) == [said]
     assert assumed({**asked, "routing": routing}) == assumed({**asked, "routing": None}) == []

@@ -143,14 +143,14 @@ def test_sinks_and_window_stay_and_selected_blocks_come():
     graph = blocks()
     cache = {t.name: t for t in graph.tensors if t.kind == "kv_cache"}
     assert {t.size_bytes for t in cache.values()} == {BLOCK_BYTES}
-    homes = [cache[f"model.layers.2.self_attn.kv_block.{n}"].home for n in range(32)]
+    homes = [cache[f"model.layers.2.self_attn.kv_blocks[{n}]"].home for n in range(32)]
     assert homes == [None] + ["ddr"] * 29 + [None] * 2
     older = {t for t, tensor in enumerate(graph.tensors) if tensor.kind == "kv_cache" and tensor.home}
     read = [op for op in graph.ops if ".older." in op.name]
     assert len(read) == 3 * 4 * 4  # tokens, layers, selected blocks
     assert all(len(older.intersection(op.inputs)) == 1 for op in read)
     written = {graph.tensors[t].name for op in graph.ops for t in op.mutates}
-    assert written == {f"model.layers.{n}.self_attn.kv_block.31" for n in range(4)}
+    assert written == {f"model.layers.{n}.self_attn.kv_blocks[31]" for n in range(4)}
 
     budget = everything_bytes(graph) - 4 * 20 * BLOCK_BYTES
     _, result = run(graph, "hyperoffload", budget)
@@ -162,10 +162,10 @@ def test_sinks_and_window_stay_and_selected_blocks_come():
 
 def test_the_window_slides_with_the_context():
     before, after = blocks(1 << 17), blocks((1 << 17) + 1)
-    name = "model.layers.0.self_attn.kv_block."
-    assert before.tensors[before.tensor_index[f"{name}30"]].home is None
-    assert after.tensors[after.tensor_index[f"{name}30"]].home == "ddr"  # it has left the window
-    assert after.tensors[after.tensor_index[f"{name}32"]].home is None
+    name = "model.layers.0.self_attn.kv_blocks["
+    assert before.tensors[before.tensor_index[f"{name}30]"]].home is None
+    assert after.tensors[after.tensor_index[f"{name}30]"]].home == "ddr"  # it has left the window
+    assert after.tensors[after.tensor_index[f"{name}32]"]].home is None
 
 
 def test_a_short_context_has_no_older_blocks():
