@@ -468,8 +468,6 @@ def test_the_cache_of_a_decoder():
     assert len(cache) == 8
     written = [graph.tensors[t].name for op in graph.ops for t in op.writes if graph.tensors[t].kind == "kv_cache"]
     assert all([name.endswith("[new]") for name in written])
-        "new]"
-    }
     attention = [op for op in graph.ops if op.kind == "attention"]
     assert {op.flops for op in attention} == {4 * 3 * 4 * 500 * 16}
     latent = build("x", {"model": "deepseek-v3", "phase": "decode", "layers": 1, "context": 100})
