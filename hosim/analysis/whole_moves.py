@@ -20,7 +20,6 @@ _NAMELY = 10
 """Bytes that nothing uses are a note from this part of all moved bytes on: a tenth."""
 
 _IN_PARTS = {
-    "expert": ("chosen_experts", "the workload option chosen_experts moves the experts that a gate chooses alone"),
     "kv_cache": ("kv_block", "the workload option kv_block moves the cache in blocks"),
 }
 """By kind of tensor the option of a builder that says it in parts, and that in words."""

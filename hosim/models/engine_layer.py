@@ -7,6 +7,7 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
@@ -15,6 +16,7 @@ from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, operands, summed
 from hosim.models.kv_cache import NEW, PAST, make_cache
+from hosim.models.latent_attention import latent_attention
 from hosim.models.mlp import choose_experts, expert_factor, experts_read, feed_forward
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, norm_parameters
@@ -68,6 +70,9 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
 
 
 def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Value]) -> Value:
+    if config.kv_lora_rank:
+        cos, sin = places
+        return latent_attention(t, config, replace(run, fused=True), x, (cos, sin), None, make_cache(t, config, run))
     batch, tokens, hidden = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
@@ -116,7 +121,8 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     width = config.moe_intermediate_size // tensor
     offset = t.parameter("gate.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
     scores = linear(t, x, t.parameter("gate.weight", (config.num_experts, hidden), run.dtype), offset, label="router")
-    weights, chosen = t.ops("topk", "sort", [scores], [((tokens, top), run.dtype), ((tokens, top), "int64")])
+    beside = [t.held("gate.e_score_correction_bias", (config.num_experts,), run.dtype, "buffer")] if config.n_group else []
+    weights, chosen = t.ops("topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")])
     rows = x.view(tokens, hidden)
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
@@ -148,4 +154,8 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     if run.expert > 1:
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
     y = y.view(*x.shape)
-    return all_reduced(t, run, y) if run.expert == 1 else y
+    y = all_reduced(t, run, y) if run.expert == 1 else y
+    if not config.n_shared_experts:
+        return y
+    with t.scope("shared_experts"):
+        return add(t, y, _gated_mlp(t, config, run, x, config.moe_intermediate_size * config.n_shared_experts))

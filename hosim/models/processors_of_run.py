@@ -38,8 +38,8 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
     if run.attention_on is not None:
         if run.phase != "decode":
             raise InputError("works for phase=decode; the attention of a prompt runs on the device", where="attention_on")
-        if not run.merged:
-            raise InputError("works with merged: true", where="attention_on")
+        if not run.merged or int(getattr(config, "kv_lora_rank", 0)) > 0:
+            raise InputError("works with merged: true, over heads of keys", where="attention_on")
     if "/" in (run.optimizer_on or "") and run.update != "synchronous":
         raise InputError(f"{run.update} is for an optimizer that is always on the other processor", where="update")
     implied = {}

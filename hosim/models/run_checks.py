@@ -211,12 +211,8 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("works with sequence_parallel: true only", where="regather")
     if run.attention_kernel is not None and (not run.training or run.attention != "causal" or getattr(config, "kv_lora_rank", 0) > 0):
         raise InputError("works for phase=train, with attention: causal over heads of keys", where="attention_kernel")
-    if run.merged and (
-        run.training or run.kv_block is not None or run.chosen_experts is not None or getattr(config, "kv_lora_rank", 0) > 0
-    ):
-        raise InputError("merged works for inference only, without kv_block, chosen_experts and latent attention", where="merged")
-    if run.kv_block is not None and run.chosen_experts is not None:
-        raise InputError("give only one of kv_block and chosen_experts: a trace has one kind of choice", where="kv_block")
+    if run.merged and (run.training or run.kv_block is not None or run.chosen_experts is not None):
+        raise InputError("merged works for inference only, without kv_block and chosen_experts", where="merged")
 
 
 def _check_positions(config: Layered) -> None:

@@ -1,0 +1,89 @@
+"""Attention over latent vectors, one a token, from which keys and values are made (DeepSeek-V2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.models.attention import attention, rotated_pairs
+from hosim.models.collectives import all_reduced, replicated
+from hosim.models.config import Decoder, Run
+from hosim.models.dense import factor
+from hosim.models.functions import concatenated, copied, linear, split
+from hosim.models.kv_cache import Cache, make_blocks
+from hosim.models.norms import rms_norm
+from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
+from hosim.models.tape import Tape, Value
+
+
+def latent_attention(
+    t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, mask: Value | None, cache: Cache | None
+) -> Value:
+    """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2).
+
+    Devices that share heads each make all latent vectors, or those of their own tokens, and add up the gradients of these.
+    """
+    batch, tokens, hidden = x.shape[0], run.tokens, x.shape[-1]
+    heads = config.num_attention_heads // run.tensor
+    nope, turned, wide, rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim, config.kv_lora_rank
+
+    def parameter(name: str, *shape: int) -> Value:
+        return factor(t, run, f"{name}.weight", shape)
+
+    def normed(name: str, y: Value) -> Value:
+        with t.scope(name):
+            return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
+
+    q_width = heads * (nope + turned)
+    if config.q_lora_rank:
+        down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
+        found = replicated(t, run, normed("q_a_layernorm", down))
+        q = linear(t, found, parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
+    else:
+        q = linear(t, replicated(t, run, x), parameter("q_proj", q_width, hidden), label="q_proj")
+    q_pass, q_turn = split(t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q")
+    both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
+    latent, k_turn = split(t, both, (rank, turned), "split_kv")
+    latent, k_turn = replicated(t, run, normed("kv_a_layernorm", latent)), replicated(t, run, k_turn)
+    assert turns is not None
+    cos, sin = turns
+    q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
+    k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
+    up = t.parameter("kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype)  # engines unpack it, as decoding takes its halves apart
+    if run.phase == "decode":
+        y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache)
+    else:
+        if cache is not None:
+            cache.update(t, latent, k_turn)
+        q = concatenated(t, (q_pass, q_turn), "cat_q").view(batch, heads, tokens, nope + turned)
+        expanded = linear(t, latent, up, label="kv_b_proj").view(batch, tokens, heads, nope + wide)
+        k_pass, v = split(t, expanded, (nope, wide), "split_kv_b")
+        k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
+        select_blocks(t, run, q, heads)
+        v = v.view(batch, heads, tokens, wide)
+        again = run.recompute_attention
+        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(config, run), again=again)
+        if run.attention in ("math", "scores"):  # its result lies in the order of heads, and is put in that of tokens
+            y = copied(t, y, label="contiguous")
+    return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
+
+
+def _absorbed(
+    t: Tape, config: Decoder, run: Run, q_pass: Value, q_turn: Value, latent: Value, k_turn: Value, up: Value, cache: Cache | None
+) -> Value:
+    """Attention over the latents themselves: the queries take up the keys' half of ``up``, the result its values' half."""
+    batch, tokens, heads, nope = q_pass.shape
+    rank, wide = config.kv_lora_rank, config.v_head_dim
+    if cache is not None:
+        keys, _, extra = cache.update(t, latent, k_turn)
+    half = replace(up, shape=(heads, nope, rank))
+    rows = batch * tokens
+    flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
+    absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=flops, kernel="gemm", sizes=sizes)
+    q = concatenated(t, (absorbed, q_turn), "cat_q").view(batch, heads, tokens, rank + q_turn.shape[-1])
+    if cache is not None:
+        seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
+    else:
+        seen = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
+    half = replace(up, shape=(heads, wide, rank))
+    flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
+    return t.op("absorb_v", "matmul", [seen, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)
