@@ -59,13 +59,8 @@ def needed_bytes(graph: Graph) -> tuple[int, ...]:
 
 
 def idle_below(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> frozenset[int]:
-    """The tensors that no op uses and that are at home in another tier, where they stay; for :meth:`Graph.derived`.
-
-    A part of a tensor that ops use another part of (:attr:`Tensor.of`) is none: another step uses it.
-    """
-    used = {tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users}
-    below = [t for t in graph.initial if (graph.tensors[t].home or device_tier) != device_tier]
-    return frozenset([t for t in below if not graph.users[t] and graph.tensors[t].of not in used])
+    """The tensors that no op uses and that are at home in another tier, where they stay; for :meth:`Graph.derived`."""
+    return frozenset([t for t in graph.initial if (graph.tensors[t].home or device_tier) != device_tier and not graph.users[t]])
 
 
 def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int]:

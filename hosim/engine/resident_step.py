@@ -29,6 +29,8 @@ class ResidentStep:
 def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
     """The replay with everything that ops use in the device tier from the start, as if that were large enough, and all ops on the device.
 
+    Of a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the others.
+
     Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line` does. It is kept with the graph until
     another machine is given.
     """
@@ -39,7 +41,8 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived_on(hardware, _base)
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
     tiers = tuple([replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers])
-    idle = idle_below(graph, hardware.device_tier)
+    used = {tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users}
+    idle = {t for t in idle_below(graph, hardware.device_tier) if graph.tensors[t].of not in used}
     plan = Plan(graph, "all resident", initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle})
     result = replay(plan, replace(hardware, tiers=tiers))
     tier = hardware.device_tier
