@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hosim.costmodel.guessed_collectives import guessed_collectives_line
 from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
+from hosim.expert_routing import META as ROUTING
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.measured_on import times_line
@@ -25,6 +26,8 @@ ASSUMED = "assumed"
 
 MISSING = "missing"
 """The key of a graph's ``meta`` for what the file that it is from does not say, a line each."""
+
+_KNOWN = "the static policies, lookahead and belady see what gates choose before they do; hybrid and on_demand do not"
 
 _LISTED = {LEFT_OUT: "left out", ASSUMED: "assumed", MISSING: "not in the file"}
 
@@ -59,6 +62,8 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
             yield Note("unknown", str(unknown))
         if (untimed := untimed_line(graph)) is not None:
             yield Note("untimed", untimed)
+        if graph.meta.get(ROUTING):
+            yield Note("routing", _KNOWN)
         for key, about in _LISTED.items():
             lines = graph.meta.get(key)
             yield from (Note(about, line) for line in (lines if isinstance(lines, list | tuple) else ()) if isinstance(line, str))

@@ -183,7 +183,7 @@ def compare_policies(
         shown.append(tables.comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
             shown.append(spread.devices(results, machine))
-        if routing is not None or predictions:
+        if predictions:
             shown.append(routing_tables.predictions(predictions))
         if html is not None:
             from hosim.report.result_pages import comparison_page

@@ -14,8 +14,6 @@ from hosim.units import human_size, human_time
 if TYPE_CHECKING:
     from hosim.study.prediction_quality import Mispredictions
 
-FORESIGHT = "The static policies, lookahead and belady see the steps' routing before its gates decide; hybrid and on_demand do not."
-
 
 def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
     """One row per policy with predictions: where the chosen experts' tensors came from, and what right and wrong predictions cost."""
@@ -40,8 +38,7 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
         "wrong: prefetched for a gate that did not choose it, with the time of these transfers. In makespan: what these took (harm), what "
         "perfect prediction would save (lost), what predicting saved over fetching when the gate has decided (gained)."
     )
-    foresight = paragraph(FORESIGHT, style="dim", space=True)
-    return Group(table, paragraph(lines, style="dim", space=True), foresight) if rows else foresight
+    return Group(table, paragraph(lines, style="dim", space=True))
 
 
 def _difference(value: int | None) -> str:

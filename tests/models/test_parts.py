@@ -124,6 +124,12 @@ def test_experts_that_no_step_chooses_are_one_part() -> None:
     assert 8 < len(apart) - 1 <= 24
 
 
+def test_every_answer_says_who_sees_what_gates_choose() -> None:
+    frame = hosim.compare({"model": "qwen3-30b-a3b", "phase": "decode", "layers": 1}, "h100", "static_split,hybrid")
+    assert [line.partition(":")[0] for line in frame.attrs["notes"]].count("routing") == 1
+    assert not any([line.startswith("routing") for line in hosim.compare("gpt2:phase=decode", "h100", "resident").attrs["notes"]])
+
+
 def test_experts_and_blocks_are_chosen_in_one_step() -> None:
     asked = {"model": "qwen3-30b-a3b", "phase": "decode", "layers": 2, "kv_block": 64, "context": 1024, "chosen_blocks": 3}
     graph = build("x", asked)

@@ -386,11 +386,6 @@ def test_only_the_last_column_of_a_blame_folds() -> None:
     assert [column.justify for column in first.columns] == ["left"] + ["right"] * 5 + ["left"]
     assert shown.renderables[-1].style == "bold"  # type: ignore[attr-defined]
     predicted = predictions([Mispredictions("p", "none", 10, 8, 4, 3, 1, 0, 0, 0, 0, 1, 2, None, 3)])
-    table_, note, foresight = predicted.renderables  # type: ignore[attr-defined]
+    table_, note = predicted.renderables  # type: ignore[attr-defined]
     assert [column.no_wrap for column in table_.columns] == [False] + [True] * 10
-    assert (note.style, foresight.style) == ("dim", "dim")
-
-
-def test_who_sees_the_routing_is_said_in_a_line_of_its_own() -> None:
-    (said,) = lines(predictions([]), 200)
-    assert said.endswith("hybrid and on_demand do not.")
+    assert note.style == "dim"

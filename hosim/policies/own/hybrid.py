@@ -1,9 +1,10 @@
 """``hybrid``: a static plan for the backbone, runtime decisions for what routing decides.
 
-What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.expert_routing`) are left out of
-it: they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
-remains. While the step runs, :mod:`hosim.schedule.expert_cache` fetches and evicts them in that cache: what is predicted before the gate
-has decided, what was mispredicted when it has. The machine's inspection time is spent at these decisions only.
+What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.expert_routing`) are left out of it:
+they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
+remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.expert_cache` fetches and evicts them
+in that cache: what is predicted before the gate has decided, what was mispredicted when it has. The machine's inspection time is spent at
+these decisions only.
 
 Source: the "hybrid approach" of the HyperOffload description, for graphs with data-dependent control flow: static scheduling for the fixed
 backbone, runtime scheduling for dynamic branches. A graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
@@ -70,7 +71,7 @@ def plan(
         raise InputError(f"expected one of {', '.join(PREDICTORS)}, got {predictor!r}", where="policy hybrid: predictor")
     rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
-    if dynamic is None or not dynamic.marked:
+    if dynamic is None or not dynamic.marked or _all_fits(graph, dynamic, hardware, budget_bytes):
         return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
@@ -97,6 +98,12 @@ def plan(
         return replace(static, runtime=Deciding(kept, Rule(predictor, top)))
     assert refused is not None
     raise refused
+
+
+def _all_fits(graph: Graph, dynamic: Routed, hardware: Hardware, budget_bytes: int) -> bool:
+    """Whether no expert lives below, and none has to."""
+    device = hardware.device_tier
+    return all([graph.tensors[t].home in (None, device) for t in dynamic.marked]) and static_peak(graph, device).bytes <= budget_bytes
 
 
 @dataclass(frozen=True, slots=True)
