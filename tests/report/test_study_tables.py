@@ -292,7 +292,6 @@ def test_predictions_of_routing() -> None:
          all             8      50 %        38 %    12 %      -         -        -  -2.00 us        -     0 ns
     """)
     assert text[6].startswith("wrong: prefetched for a gate")
-    assert lines(predictions([]))[0].startswith("The static policies")
 
 
 @pytest.mark.parametrize("fitting", [3, 4])
