@@ -192,8 +192,15 @@ E0, E1 = Expert((0,), (2,)), Expert((1,), (3,))
     [
         ([Gate(5, (E0,))], "gates[0].op: no op number 5"),
         ([Gate(1, (E0,)), Gate(1, (E1,))], "gates[1].op: op 'gate' is listed as two gates"),
-        ([Gate(1, (E0, Expert((), (3,))))], "gates[0].experts[1]: expected at least one tensor to move and one op to run"),
-        ([Gate(1, (Expert((0,), ()),))], "gates[0].experts[0]: expected at least one tensor to move and one op to run"),
+        ([Gate(1, (E0, Expert((), (3,))))], "gates[0].experts[1]: expected at least one tensor to move"),
+        (
+            [Gate(4, (Expert((1,), ()),))],
+            "gates[0].experts[0].tensors[0]: tensor 'w1' is used by op 'e1', which is not listed after its gate",
+        ),
+        (
+            [Gate(1, (Expert((0,), ()), Expert((0,), ())))],
+            "gates[0].experts[1].tensors[0]: tensor 'w0' is listed for gates[0].experts[0] too",
+        ),
         ([Gate(1, (Expert((0,), (2, 5)),))], "gates[0].experts[0].ops[1]: no op number 5"),
         ([Gate(1, (Expert((0,), (0,)),))], "gates[0].experts[0].ops[0]: op 'early' is not listed after its gate 'gate'"),
         ([Gate(1, (Expert((0,), (1,)),))], "gates[0].experts[0].ops[0]: op 'gate' is not listed after its gate 'gate'"),

@@ -128,7 +128,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
         meta[ASSUMED] = assumed
-    graph, gates, choices = step(name, family.forward, config, run, meta, routed=drawn or routed is not None)
+    graph, gates, choices = step(name, family.forward, config, run, meta, in_parts=drawn or routed is not None)
     if drawn and gates:
         routed = RoutingDraw()
         graph = replace(graph, meta=_drawn(graph, gates, choices, routed))

@@ -15,7 +15,7 @@ from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, operands, summed
-from hosim.models.kv_cache import NEW, PAST, make_cache
+from hosim.models.kv_cache import PAST, make_cache
 from hosim.models.latent_attention import latent_attention
 from hosim.models.mlp import choose_experts, expert_factor, experts_read, feed_forward
 from hosim.models.names import NAMES
@@ -87,7 +87,8 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, width, window)
     kept = [] if cache is None else [cache.first, cache.second]
-    read = [value.part(PAST) for value in kept if run.phase == "decode"]
+    read = [value.part(PAST) for value in kept if value.parts]
+    written = {} if cache is None else cache.written(*kept)
     result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
     passed = both.size + sum([value.size for value in beside]) + result
@@ -97,7 +98,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
             "attention",
             [both, *beside, *read],
             [((batch, tokens, heads * width), both.dtype)],
-            overwrites=[value.part(NEW) for value in kept],
+            **written,
             flops=4 * batch * heads * tokens * min(keys, window) * width,
             accessed=passed + sum([tensor.size for tensor in kept]),
             kernel=kernel,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.graph_parts import part_name
@@ -14,6 +16,13 @@ PAST, NEW = "past", "new"
 """The parts of a cache: the tokens of earlier steps, and the one that this step adds."""
 
 
+class Written(TypedDict, total=False):
+    """The arguments of an op that writes to a cache."""
+
+    mutates: Sequence[Value]
+    overwrites: Sequence[Value]
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
     """One layer's cache as two tensors, allocated from the start for all tokens that it keeps: keys and values, or latents and theirs."""
@@ -22,10 +31,15 @@ class Cache:
     second: Value
     decoding: bool
 
+    def written(self, *kept: Value) -> Written:
+        """How an op writes new tokens to tensors of the cache: those of a prompt are all, and one of a step is a part or among others."""
+        whole = self.decoding and not any([value.parts for value in kept])
+        return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
+
     def update(self, t: Tape, first: Value, second: Value) -> tuple[Value, Value, tuple[Value, ...]]:
         """Write new tokens; returns what attention reads: the cache when decoding, else what was written, and the other tensors with it."""
         for new, kept, label in ((first, self.first, "cache_first"), (second, self.second, "cache_second")):
-            t.ops(label, "scatter", [new], [], overwrites=[kept.part(NEW)], accessed=new.size + replace(kept, shape=new.shape).size)
+            t.ops(label, "scatter", [new], [], **self.written(kept), accessed=new.size + replace(kept, shape=new.shape).size)
         if not self.decoding:
             return first, second, ()
         if self.first.dtype in FOR_TRANSFER:

@@ -166,7 +166,7 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
     """How many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all of them, or nothing says which."""
-    if not t.routed or t.training:
+    if not t.in_parts:
         return 0
     expected = max(1, round(mine * share_touched(tokens, config.num_experts_per_tok, config.num_experts)))
     return expected if expected < mine else 0

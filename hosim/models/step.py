@@ -19,14 +19,14 @@ Config = TypeVar("Config")
 
 
 def step(
-    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any], *, routed: bool = True
+    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any], *, in_parts: bool = True
 ) -> tuple[Graph, tuple[Gate, ...], tuple[int, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer.
 
-    And the gates in it, if what they choose is ``routed``, with how many of its candidates each chooses.
+    And the gates in it, with how many of its candidates each chooses. ``in_parts``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
-    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, routed=routed)
+    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
     t.builder.meta = dict(meta)
     if not run.training:
         forward(t, config, run)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, repeat
 from math import prod
 from typing import TypedDict, Unpack
@@ -22,57 +22,15 @@ from hosim.graph_parts import part_name
 from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
-from hosim.models.packed import CACHES, PACKINGS, packed_bytes
-
-ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-"""Bytes of an element by dtype; the widest floating ones first."""
+from hosim.models.packed import CACHES, PACKINGS
+from hosim.models.value import ITEM_BYTES, Value
 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 
+__all__ = ["BACKWARD", "ITEM_BYTES", "RECOMPUTE", "Learned", "Note", "Tape", "Value"]
+
 RECOMPUTE, BACKWARD = "recompute.", "backward."
 """The prefixes of op names in these phases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
-
-    ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``; ``computes`` is that of an op that multiplies it.
-    ``parts``: of a tensor that is held in parts, those that are meant (:meth:`Tape.held`).
-    """
-
-    tensor: str
-    shape: tuple[int, ...]
-    dtype: str
-    node: int = 0
-    group: int = 0
-    computes: str = ""
-    parts: tuple[str, ...] = ()
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """The names of the tensors that hold it."""
-        return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
-
-    def part(self, *names: str) -> Value:
-        """Of a tensor that is held in parts those of these names that it has; one that is not is the same."""
-        return replace(self, parts=tuple([part for part in self.parts if part in names]))
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        if self.dtype in PACKINGS:
-            return packed_bytes(self.shape, self.dtype, self.group)
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
-
-    @property
-    def rows(self) -> int:
-        """The size of the last dimension."""
-        return prod(self.shape[:-1])
-
-    def view(self, *shape: int) -> Value:
-        """The same elements in another shape or order; it launches nothing, and so does its gradient."""
-        return replace(self, shape=shape)
 
 
 Note = tuple[Value, Callable[[Value], None]]
@@ -99,12 +57,12 @@ class Tape:
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
-    ``routed``: whether something says what gates choose; else ops read all candidates.
+    ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
     def __init__(
-        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, routed: bool = True
+        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, in_parts: bool = True
     ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
@@ -119,7 +77,7 @@ class Tape:
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
         self.choices: list[int] = []  # how many of its candidates each gate chooses
-        self.routed = routed
+        self.in_parts = in_parts and not training  # gradients are whole, and with them what learns by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
@@ -170,7 +128,7 @@ class Tape:
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
-            sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own)}
+            sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():
                 self.reserve(part_name(full, part))
@@ -192,11 +150,10 @@ class Tape:
         computes: str = "",
         parts: Mapping[str, Sequence[int]] | None = None,
     ) -> Value:
-        """A tensor that the model learns; in training it is whole, as its gradient is."""
+        """A tensor that the model learns."""
         full = self._scope + name
         if full not in self._held:
-            own = None if self.training else parts
-            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes, parts=own), node=self._node())
+            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes, parts=parts), node=self._node())
             self._held[full] = self.parameters[value.node] = value
         return self._held[full]
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from small_configs import CLASSES, MODELS, SMALL, config_of, model_of, run_of
 from typer.testing import CliRunner
+from wholes import wholes
 
 import hosim
 from hosim.cli.main import app
@@ -33,7 +34,7 @@ def test_parameters_and_work_are_those_of_transformers(name):
     run = {**run_of(kind), **({} if kind in CLASSES else {"logits": "all"})}
     graph = hosim.load({"model": config.to_dict(), **run})
     # parameters of no op, such as a pooling layer that is not used, are not in a graph; tied ones are counted once by both
-    ours = {t.name: t.size_bytes // 2 for t in graph.tensors if t.kind in ("parameter", "expert")}
+    ours = {name: size // 2 for name, size in wholes(graph, lambda tensor: tensor.kind in ("parameter", "expert")).items()}
     theirs = {name: p.numel() for name, p in model.named_parameters()}
     assert sorted(ours.values()) == sorted(theirs.values())
     if kind != "mixtral" and kind != "gpt_oss":
@@ -115,7 +116,8 @@ def test_each_nth_layer_sees_all_keys():
 
     def caches(config, **run):
         graph = hosim.load({"model": config, "phase": "decode", "context": 3000, **run})
-        return [t.size_bytes // (2 * 16 * 2) for t in graph.tensors if t.kind == "kv_cache"][::2]  # 2 heads of 16 in 2 bytes
+        sizes = wholes(graph, lambda tensor: tensor.kind == "kv_cache").values()
+        return [size // (2 * 16 * 2) for size in sizes][::2]  # 2 heads of 16 in 2 bytes
 
     for merged in (False, True):
         assert caches({"model_type": "gemma3_text", **sizes}, merged=merged) == [100, 100, 3000, 100, 100, 3000]

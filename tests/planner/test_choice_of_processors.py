@@ -101,7 +101,7 @@ def test_the_choice_is_as_good_as_each_uniform_one(seed: int) -> None:
 def test_mixtures_of_experts_share_them_between_both() -> None:
     """Three layers' experts of Mixtral, of which one fits: all on the CPU and all on the device take longer."""
     hardware = load_hardware(find_hardware("rtx-4090"))
-    given = {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 3, "context": 128}
+    given = {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 3, "context": 128, "batch": 64}
     took = {}
     for where in ("device/ddr", "ddr"):
         graph = build("decode", {**given, "experts_on": where})

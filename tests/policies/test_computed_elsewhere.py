@@ -67,8 +67,8 @@ def test_where_nobody_can_tell_the_builder_it_refuses_by_the_options_name(
 
 
 def test_a_model_whose_experts_no_builder_puts_there_is_refused() -> None:
-    """DeepSeek's experts ran on the device under the policy that never moves experts, and all of them moved."""
-    asked = "deepseek-v3:phase=decode:layers=5:context=4096:batch=1:experts_home=ddr"
+    """Experts with ops of their own ran on the device under the policy that never moves experts, and all of them moved."""
+    asked = "deepseek-v3:phase=decode:layers=5:context=4096:batch=1:experts_home=ddr:chosen_experts=8"
     outcome = CliRunner().invoke(app, ["compare-policies", asked, "-H", "h100", "-b", "20GiB", "-p", "ktransformers"])
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
     assert "experts_on=TIER" in outcome.stderr
