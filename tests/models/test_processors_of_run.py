@@ -117,7 +117,7 @@ def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
         ({"phase": "decode", "experts_on": "ddr", "merged": True}, "experts_on: this model has no experts"),
         ({"phase": "decode", "attention_on": "ddr"}, "attention_on: works with merged: true, over heads of keys"),
         ({"phase": "prefill", "attention_on": "ddr", "merged": True}, "attention_on: works for phase=decode"),
-        ({"model": "qwen3-30b-a3b", "experts_on": "ddr"}, "experts_on: works with merged: true, over heads of keys"),
+        ({"model": "qwen3-30b-a3b", "experts_on": "ddr"}, "experts_on: works with merged: true and experts that one device has"),
     ],
 )
 def test_what_is_refused(parameters: dict[str, object], message: str) -> None:
