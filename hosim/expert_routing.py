@@ -231,7 +231,7 @@ class _Weave:
 
     def add(self, step: int) -> None:
         """Append the ops of one step."""
-        base, chosen = self.base, self.routing.steps[step]
+        base, chosen = self.base, [frozenset(choice) for choice in self.routing.steps[step]]
         runs = [i not in self.conditional or self.conditional[i][1] in chosen[self.conditional[i][0]] for i in range(len(base.ops))]
         suffix = f"@{step}" if self.several else ""
         tensor_at, op_at = dict(self.shared), dict[int, int]()

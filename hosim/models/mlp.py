@@ -164,9 +164,13 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
 
 
+_APART = 4096
+"""Of more experts than any model has, nothing is drawn: all are taken to be read."""
+
+
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
     """How many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all of them, or nothing says which."""
-    if not t.in_parts:
+    if not t.in_parts or mine > _APART:
         return 0
     expected = max(1, round(mine * share_touched(tokens, config.num_experts_per_tok, config.num_experts)))
     return expected if expected < mine else 0

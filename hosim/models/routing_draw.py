@@ -58,8 +58,10 @@ def _choices(random: Random, experts: int, steps: int, top: int, zipf: float, pe
     kept: list[int] = []
     for _ in range(steps):
         now = [e for e in kept if random.random() < persistence]
+        left = {e: w for e, w in weights.items() if e not in now} if len(now) < top else {}
         while len(now) < top:
-            now.append(_draw(random, {e: w for e, w in weights.items() if e not in now}))
+            now.append(_draw(random, left))
+            del left[now[-1]]
         kept = sorted(now)
         chosen.append(tuple(kept))
     return chosen

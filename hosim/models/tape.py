@@ -82,6 +82,7 @@ class Tape:
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
         self._names = Budget("records")
+        self._parts = Budget("model_parts")
         self._scope = ""
         self._phase = ""
         self.micro_batch = ""
@@ -131,6 +132,7 @@ class Tape:
             sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():
+                self._parts.draw()
                 self.reserve(part_name(full, part))
                 self.builder.tensor(part_name(full, part), size, kind, home)
             if not value.parts:
