@@ -13,6 +13,7 @@ from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
 
 from hosim.analysis.canonical import canonical
+from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -165,9 +166,17 @@ def test_a_wrong_prefetch_that_fills_the_cache_gives_way_when_it_has_arrived() -
 def test_experts_without_a_home_below_get_one() -> None:
     routing = one_layer((0,), (0,))
     tensors = tuple(replace(t, home=None) for t in routing.graph.tensors)
-    made = plan(realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1))
+    made = plan(realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1), cache_bytes=100)
     assert {made.graph.tensors[t].name: where for t, where in made.initial.items()} == {f"w0.{e}": ("ddr",) for e in range(5)}
     assert run(made)[1] == ["w0.0?"]
+
+
+def test_where_everything_fits_nothing_is_dynamic() -> None:
+    routing = one_layer((0,), (0,))
+    tensors = tuple(replace(t, home=None) for t in routing.graph.tensors)
+    graph = realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1)
+    assert (plan(graph).runtime, plan(graph).cache_ops) == (None, ())
+    assert plan(graph, static_peak(graph).bytes - 1).runtime is not None
 
 
 def test_experts_without_a_home_below_live_in_the_fastest_tier_or_where_the_rule_says() -> None:
@@ -182,7 +191,7 @@ def test_experts_without_a_home_below_live_in_the_fastest_tier_or_where_the_rule
     )
     machine = replace(toy, tiers=(*toy.tiers, pool), channels=(*toy.channels, *ways))
     for settings, tier in (({}, "pool"), ({"placement": "nearest"}, "ddr")):
-        assert set(plan(graph, hardware=machine, **settings).initial.values()) == {(tier,)}
+        assert set(plan(graph, hardware=machine, cache_bytes=100, **settings).initial.values()) == {(tier,)}
 
 
 def test_experts_two_hops_away() -> None:

@@ -71,7 +71,7 @@ def plan(
         raise InputError(f"expected one of {', '.join(PREDICTORS)}, got {predictor!r}", where="policy hybrid: predictor")
     rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
-    if dynamic is None or not dynamic.marked or _all_fits(graph, dynamic, hardware, budget_bytes):
+    if dynamic is None or not dynamic.marked or (cache_bytes is None and _all_fits(graph, dynamic, hardware, budget_bytes)):
         return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
