@@ -10,26 +10,43 @@ from typing import Protocol
 class Decoder:
     """A decoder language model; fields as in the public ``config.json`` files, where those have them.
 
-    Norms: ``norm`` is ``rms``, ``layer``, or ``layer_without_bias``. ``post_norms``: what attention and MLP add has a norm, too (Gemma).
-    ``parallel_block``: attention and MLP read the same input, with ``shared_norm`` through one norm (Phi-2, Falcon). ``qk_norm``: heads of
-    queries and keys have a root-mean-square norm each. ``embedding_norm``: the embedding has one (BLOOM).
+    Layers: ``kinds`` has for each kind of layer the fields in which it differs from the others, ``pattern`` which kind each layer is (it
+    repeats); without them all layers are alike but for the fields that say otherwise. ``mixer`` is what mixes tokens:
+    ``attention``, one of :data:`hosim.models.mixers.MIXERS`, attention beside Mamba-2 (``attention+mamba2``), or ``none``; ``has_mlp``:
+    whether an MLP or a mixture follows.
+
+    Norms: ``norm`` is ``rms``, ``layer``, ``layer_without_bias``, or one of the first two ``without_weight``. ``pre_norms``: attention and
+    MLP read a norm. ``post_norms``: what they add has a norm (Gemma; OLMo-2 has these alone). ``parallel_block``: attention and MLP read
+    the same input, with ``shared_norm`` through one norm (Phi-2, Falcon). ``qk_norm``: queries and keys have a norm, which
+    ``qk_norm_over`` is over a ``head``, with weights of its own for ``each`` of them or without any (``plain``), or over ``all`` heads
+    together. ``embedding_norm``: the embedding has one (BLOOM). ``sub_norms``: what the last product of attention and of the MLP reads
+    has one (BitNet).
 
     Positions: ``positions`` are ``rotary`` (over the first ``rotary_width`` of a head; 0: all of it), ``learned`` (a table of
-    ``max_position_embeddings`` and ``extra_positions`` rows) or ``alibi`` (a slope for each head, inside the kernel of attention).
-    ``max_position_embeddings`` 0: no limit.
+    ``max_position_embeddings`` and ``extra_positions`` rows), ``alibi`` (a slope for each head, inside the kernel of attention) or
+    ``none``. ``max_position_embeddings`` 0: no limit.
 
     Products: ``gated_mlp``: an MLP is ``down(act(gate) * up)``, else ``down(act(up))``. ``fused_projections``: queries, keys and values
-    are one product, and so are gate and up. ``qkv_bias``, ``out_bias``, ``mlp_bias``, ``head_bias`` and ``expert_bias`` (router and
-    experts): which of them have biases.
+    are one product, and so are gate and up; ``fused_gate_up``: these alone. ``qkv_bias``, ``out_bias``, ``mlp_bias``, ``head_bias`` and
+    ``expert_bias`` (router and experts): which of them have biases.
 
     Attention: ``sliding_window``: how many keys a query sees, itself among them, and how many the cache holds; 0: all. Each
     ``full_attention_every``-th layer sees all (0: none). ``attention_sinks``: each head has a learned score beside those of its keys.
     ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own unless ``q_lora_rank``
-    is 0.
+    is 0. ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of ``queries`` (Qwen3-Next), or of a
+    product of its ``own``. ``v_head_dim`` of heads: the width of values where it is another (0: it is not). ``keys_are_values``: one
+    product makes both. ``index_topk``: how many latents a query sees, which ``index_n_heads`` of ``index_head_dim`` choose
+    (DeepSeek-V3.2); 0: all.
 
-    Experts: ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``n_group`` 0: the router is a
-    softmax (Qwen3); else sigmoid scores and groups of experts (DeepSeek-V3). ``router_fp32``: the weights of a softmax stay in fp32
-    (Mixtral).
+    Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements, in ``state_groups`` that
+    share keys; a convolution over ``conv_kernel`` tokens before (:mod:`hosim.models.mixers`).
+
+    Experts: ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case. ``router``: its scores are a
+    ``softmax`` or a ``sigmoid`` each; empty: a softmax where ``n_group`` is 0 (Qwen3), else sigmoid scores and groups of experts
+    (DeepSeek-V3). ``router_correction``: what is added to scores before the choice is a ``buffer``, a ``parameter``, or nothing
+    (``none``); empty: as DeepSeek-V3 has it, a buffer beside a sigmoid. ``router_fp32``: the weights of a softmax stay in fp32 (Mixtral).
+    ``shared_intermediate_size``: the width of what all tokens pass, beside experts (0: ``n_shared_experts`` times that of an expert);
+    ``shared_expert_gate``: it is multiplied by a sigmoid of its own.
 
     ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
     ``dropout``: the share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in attention that is not
@@ -83,6 +100,35 @@ class Decoder:
     embedding_dropout: float = 0.0
     attention_dropout: float = 0.0
     names: str = "llama"
+    mixer: str = "attention"
+    has_mlp: bool = True
+    pre_norms: bool = True
+    sub_norms: bool = False
+    qk_norm_over: str = "head"
+    fused_gate_up: bool = False
+    attention_gate: str = ""
+    keys_are_values: bool = False
+    index_n_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
+    router: str = ""
+    router_correction: str = ""
+    shared_intermediate_size: int = 0
+    shared_expert_gate: bool = False
+    conv_kernel: int = 0
+    conv_bias: bool = False
+    state_heads: int = 0
+    state_groups: int = 0
+    state_size: int = 0
+    state_head_dim: int = 0
+    state_norm: bool = True
+    kinds: tuple[tuple[tuple[str, int | bool | str], ...], ...] = ()
+    pattern: tuple[int, ...] = ()
+
+    @property
+    def shared_width(self) -> int:
+        """The width of the expert that all tokens pass; 0: there is none."""
+        return self.shared_intermediate_size or self.n_shared_experts * self.moe_intermediate_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +309,9 @@ class Layered(Protocol):
 
 
 def layer_sizes(config: Decoder, n: int) -> Decoder:
-    """The sizes of layer ``n``: without a window if it sees all keys."""
+    """The sizes of layer ``n``: those of its kind, and without a window if it sees all keys."""
+    if config.pattern:
+        config = replace(config, **dict(config.kinds[config.pattern[n % len(config.pattern)]]), kinds=(), pattern=())  # type: ignore[arg-type]
     every = config.full_attention_every
     return replace(config, sliding_window=0) if config.sliding_window and every and (n + 1) % every == 0 else config
 

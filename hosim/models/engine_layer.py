@@ -14,12 +14,13 @@ from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
-from hosim.models.functions import add, gathered, linear, operands, summed
+from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
 from hosim.models.kv_cache import PAST, make_cache
 from hosim.models.latent_attention import latent_attention
-from hosim.models.mlp import choose_experts, expert_factor, experts_read, feed_forward
+from hosim.models.mixers import mixer
+from hosim.models.mlp import choose_experts, correction, expert_factor, experts_read, feed_forward, first_factor, gated_share
 from hosim.models.names import NAMES
-from hosim.models.norms import decoder_norm, norm_parameters
+from hosim.models.norms import decoder_norm, head_norm_parameters, norm_parameters
 from hosim.models.tape import Tape, Value
 
 
@@ -31,18 +32,43 @@ def engine_layer(
     ``pending`` is what the layer before adds; ``places`` are what attention reads of positions.
     """
     names = NAMES[config.names]
-    x, inside = added_norm(t, config, run, names.before_attention, x, pending)
-    with t.scope(names.attention):
-        y = _attention(t, config, run, inside, places)
+    if config.mixer == "none":
+        return _with_mlp(t, config, run, n, x, pending)
+    x, inside = _entering(t, config, run, names.before_attention, x, pending)
+    y = _mixed(t, config, run, inside, places)
     if config.post_norms:
         y = decoder_norm(t, config, run, names.after_attention, y)
     if config.parallel_block:
         if not config.shared_norm:
             inside = decoder_norm(t, config, run, names.before_mlp, x)
         return x, add(t, y, _mlp(t, config, run, n, inside), "add_mlp")
-    x, inside = added_norm(t, config, run, names.before_mlp, x, y)
+    return _with_mlp(t, config, run, n, x, y) if config.has_mlp else (x, y)
+
+
+def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None) -> tuple[Value, Value]:
+    """The sum so far, and what the MLP or the mixture adds to it."""
+    names = NAMES[config.names]
+    x, inside = _entering(t, config, run, names.before_mlp, x, pending)
     y = _mlp(t, config, run, n, inside)
     return x, decoder_norm(t, config, run, names.after_mlp, y) if config.post_norms else y
+
+
+def _entering(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
+    """The sum of ``x`` and ``pending``, and what a half of the layer reads of it: a norm, or where norms come after, the sum itself."""
+    if config.pre_norms:
+        return added_norm(t, config, run, name, x, pending)
+    x = x if pending is None else add(t, x, pending)
+    return x, x
+
+
+def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, places: Sequence[Value]) -> Value:
+    """What attention, another mixer of tokens, or both beside each other make of ``inside``."""
+    mixers = config.mixer.split("+")
+    found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
+    if "attention" in mixers:
+        with t.scope(NAMES[config.names].attention):
+            found.append(_attention(t, config, run, inside, places))
+    return found[0] if len(found) == 1 else add(t, *found, "add_mixers")
 
 
 def added_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
@@ -50,7 +76,7 @@ def added_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending:
     if pending is None:
         return x, decoder_norm(t, config, run, name, x)
     with t.scope(name):
-        label = "add_rms_norm" if config.norm == "rms" else "add_layer_norm"
+        label = "add_rms_norm" if config.norm.startswith("rms") else "add_layer_norm"
         whole, normed = t.ops(label, "norm", [x, pending, *norm_parameters(t, config, run, x.shape[-1])], [(x.shape, x.dtype)] * 2)
     return whole, normed
 
@@ -61,10 +87,12 @@ def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
-    with t.scope(NAMES[config.names].mlp):
-        if config.num_experts and n >= config.first_k_dense_replace:
+    names = NAMES[config.names]
+    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace
+    with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
+        if is_mixture:
             return _mixture(t, config, run, x)
-        if not config.gated_mlp:
+        if not config.gated_mlp or config.sub_norms:
             return feed_forward(t, config, run, x, config.intermediate_size)
         return _gated_mlp(t, config, run, x, config.intermediate_size)
 
@@ -76,20 +104,26 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     batch, tokens, hidden = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
-    rows = (heads + 2 * kv_heads) * width
-    both = projected(t, run, names.qkv, x, rows, bias=config.qkv_bias)
+    wide = config.v_head_dim or width
+    gates = heads * wide if config.attention_gate else 0
+    rows = (heads + kv_heads) * width + (0 if config.keys_are_values else kv_heads * wide)
+    both = projected(t, run, names.qkv, x, rows + gates, bias=config.qkv_bias)
+    both, *gate = split(t, both, (rows, gates), "split_gate") if gates else [both]
     if config.qk_norm:
-        norms = [t.parameter(f"{name}_norm.weight", (width,), run.dtype) for name in ("q", "k")]
+        norms = []
+        for name, count in (("q", heads), ("k", kv_heads)):
+            with t.scope(getattr(names, f"{name}_norm")):
+                norms += head_norm_parameters(t, config, run, count, width)
         both = t.op("qk_norm", "norm", [both, *norms], both.shape)
     cache = make_cache(t, config, run)
     window = config.sliding_window or NO_WINDOW
     keys = min(run.context, window) if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
-    kernel, sizes = causal_kernel(q.shape, k.shape, width, window)
+    kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
     kept = [] if cache is None else [cache.first, cache.second]
     read = [value.part(PAST) for value in kept if value.parts]
     written = {} if cache is None else cache.written(*kept)
-    result = batch * tokens * heads * width * both.size // (both.rows * both.shape[-1])
+    result = batch * tokens * heads * wide * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
     passed = both.size + sum([value.size for value in beside]) + result
     with t.on(run.attention_on):
@@ -97,14 +131,18 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
             "attention",
             "attention",
             [both, *beside, *read],
-            [((batch, tokens, heads * width), both.dtype)],
+            [((batch, tokens, heads * wide), both.dtype)],
             **written,
-            flops=4 * batch * heads * tokens * min(keys, window) * width,
+            flops=2 * batch * heads * tokens * min(keys, window) * (width + wide),
             accessed=passed + sum([tensor.size for tensor in kept]),
             kernel=kernel,
             sizes=sizes,
             computes="" if cache is None else cache.first.computes,
         )
+    if gate:
+        y = mul(t, y, gate[0], "gate")
+    if config.sub_norms:
+        y = decoder_norm(t, config, run, "attn_sub_norm", y)
     return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
 
@@ -120,16 +158,19 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     top, mine = config.num_experts_per_tok, config.num_experts // run.expert
     tensor = run.tensor if run.expert == 1 else 1
     width = config.moe_intermediate_size // tensor
-    offset = t.parameter("gate.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
-    scores = linear(t, x, t.parameter("gate.weight", (config.num_experts, hidden), run.dtype), offset, label="router")
-    beside = [t.held("gate.e_score_correction_bias", (config.num_experts,), run.dtype, "buffer")] if config.n_group else []
+    gate = NAMES[config.names].router
+    offset = t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+    scores = linear(t, x, t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype), offset, label="router")
+    added = correction(t, config, run, f"{gate}.e_score_correction_bias")
+    beside = [] if added is None else [added]
     weights, chosen = t.ops("topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")])
     rows = x.view(tokens, hidden)
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
     batch = tokens * run.expert
     count = experts_read(t, config, batch, mine)
-    up = expert_factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), apart=count > 0)
+    first, wide = first_factor(config, width)
+    up = expert_factor(t, run, first, (mine, wide, hidden), apart=count > 0)
     down = expert_factor(t, run, "down_proj", (mine, hidden, width), apart=count > 0)
     choose_experts(t, chosen, (up, down), count)
     biases = [
@@ -147,7 +188,7 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
             rows.shape,
             rows.dtype,
             computes=up.computes,
-            flops=6 * tokens * top * hidden * width,
+            flops=2 * tokens * top * hidden * (wide + width),
             accessed=read + entering.size + rows.size,
             kernel="moe",
             sizes=(batch, hidden, config.moe_intermediate_size, top, config.num_experts, tensor, run.expert),
@@ -156,7 +197,10 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
     y = y.view(*x.shape)
     y = all_reduced(t, run, y) if run.expert == 1 else y
-    if not config.n_shared_experts:
+    if not config.shared_width:
         return y
-    with t.scope("shared_experts"):
-        return add(t, y, _gated_mlp(t, config, run, x, config.moe_intermediate_size * config.n_shared_experts))
+    with t.scope(NAMES[config.names].shared):
+        z = (_gated_mlp if config.gated_mlp else feed_forward)(t, config, run, x, config.shared_width)
+        if not config.shared_expert_gate:
+            return add(t, y, z)
+    return add(t, y, gated_share(t, config, run, x, z), "add_shared")

@@ -59,7 +59,7 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
         return None
     tokens = min(run.context if run.phase == "decode" else run.sequence, config.sliding_window or NO_WINDOW)
     if not config.kv_lora_rank:
-        return held_heads(t, run, tokens, key_heads(config, run), config.head_dim)
+        return held_heads(t, run, tokens, key_heads(config, run), config.head_dim, values=config.v_head_dim)
     first, second = [
         t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=_parts(run, (run.batch, tokens, width)))
         for name, width in (("latent_cache", config.kv_lora_rank), ("rope_cache", config.qk_rope_head_dim))
@@ -73,17 +73,21 @@ def _parts(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | Non
     return {PAST: (*outer, tokens - 1, width), NEW: (*outer, 1, width)} if run.phase == "decode" else None
 
 
-def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int, *, grows: bool = True) -> Cache:
-    """The keys and values of ``tokens`` tokens, of the attention whose scope it is; ``grows``: a step adds a token to them."""
-    shape = (run.batch, heads, tokens, width)
+def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int, *, values: int = 0, grows: bool = True) -> Cache:
+    """The keys and values of ``tokens`` tokens, of the attention whose scope it is; ``grows``: a step adds a token to them.
+
+    ``values``: how wide these are, if not as keys.
+    """
     dtype, computes = run.dtype, ""
     if run.cache_dtype is not None:
         dtype = CACHES[run.cache_dtype]
         computes = PACKINGS[dtype].computes
-    parts = _parts(run, shape) if grows else None
-    first, second = [
-        t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes, parts=parts) for name in ("k_cache", "v_cache")
-    ]
+    made = []
+    for name, wide in (("k_cache", width), ("v_cache", values or width)):
+        shape = (run.batch, heads, tokens, wide)
+        parts = _parts(run, shape) if grows else None
+        made.append(t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes, parts=parts))
+    first, second = made
     return Cache(first, second, run.phase == "decode")
 
 

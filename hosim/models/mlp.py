@@ -13,6 +13,7 @@ from hosim.models.config import Decoder, Run
 from hosim.models.dense import activated, factor, projected
 from hosim.models.functions import activation, add, cast, gathered, linear, mul, operands, scale, softmax, split, summed
 from hosim.models.names import NAMES
+from hosim.models.norms import decoder_norm
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
@@ -25,8 +26,8 @@ def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int, *, is
     hidden, mine = x.shape[-1], width // run.tensor
     x = x if is_share else replicated(t, run, x)
     if not config.gated_mlp:
-        inside = activated(t, run, config.hidden_act, projected(t, run, names.up, x, mine, bias=bias))
-    elif config.fused_projections:
+        inside = _activated(t, config, run, projected(t, run, names.up, x, mine, bias=bias))
+    elif config.fused_projections or config.fused_gate_up:
         both = projected(t, run, names.gate_up, x, 2 * mine, bias=bias)
         inside = _opened(t, config, run, both, mine)
     else:
@@ -36,12 +37,32 @@ def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int, *, is
         else:
             opened = activated(t, run, config.hidden_act, gate)
             inside = mul(t, opened, projected(t, run, names.up, x, mine, bias=bias))
+    if config.sub_norms:
+        inside = decoder_norm(t, config, run, "ffn_sub_norm", inside)
     y = projected(t, run, names.down, inside, hidden, bias=bias)
     return y if is_share else all_reduced(t, run, y)
 
 
+def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
+    """The activation of an MLP without a gate."""
+    if config.hidden_act != "xielu":
+        return activated(t, run, config.hidden_act, x)
+    slopes = [t.parameter(f"act_fn.alpha_{side}", (1,), run.dtype) for side in ("p", "n")]
+    y = t.op("xielu", "elementwise", [x, *slopes], x.shape)
+
+    def gradient(g: Value) -> None:
+        t.give(x, t.op("xielu.grad", "elementwise", [g, x, *slopes], x.shape))
+        for slope in slopes:
+            t.give(slope, t.op("xielu.grad_alpha", "reduction", [g, x], slope.shape, gradient_of=slope))
+
+    t.note(y, gradient)
+    return y
+
+
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
-    """The activation of the first half of ``both``, times the second half."""
+    """The activation of the first half of ``both``, times the second half; without a gate, of all of it."""
+    if not config.gated_mlp:
+        return activated(t, run, config.hidden_act, both)
     if run.fused:
         return _swiglu_of(t, both, width)
     gate, up = split(t, both, (width, width), "chunk")
@@ -60,32 +81,63 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     if gathers:
         x = replicated(t, run, x)
     flat = x.view(x.rows, x.shape[-1])
-    with t.scope("gate"):
+    names = NAMES[config.names]
+    with t.scope(names.router):
         weights, chosen = router(t, config, run, flat)
-    with t.scope("experts"):
+    with t.scope(names.experts):
         y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, flat, weights, chosen)
-    if config.n_shared_experts:
-        with t.scope("shared_experts"):
-            y = add(t, y, feed_forward(t, config, run, flat, config.moe_intermediate_size * config.n_shared_experts, is_share=gathers))
+    if config.shared_width:
+        with t.scope(names.shared):
+            z = feed_forward(t, config, run, flat, config.shared_width, is_share=gathers)
+            y = y if config.shared_expert_gate else add(t, y, z)
+        if config.shared_expert_gate:
+            y = add(t, y, gated_share(t, config, run, flat, z), "add_shared")
     return all_reduced(t, run, y.view(*x.shape)) if gathers else y.view(*own.shape)
+
+
+def gated_share(t: Tape, config: Decoder, run: Run, x: Value, shared: Value) -> Value:
+    """The result of the shared expert, times the sigmoid of a product of ``x``."""
+    name = NAMES[config.names].shared_gate
+    weight = t.parameter(f"{name}.weight", (1, x.shape[-1]), run.dtype)
+    share = activation(t, linear(t, x, weight, label=name), "sigmoid", keeps="output")
+    return mul(t, shared, share, "share")
+
+
+def scores_of(config: Decoder) -> str:
+    """What the scores of a router are: a softmax, or a sigmoid each."""
+    return config.router or ("sigmoid" if config.n_group else "softmax")
+
+
+def correction(t: Tape, config: Decoder, run: Run, name: str) -> Value | None:
+    """What is added to a router's scores before experts are chosen, if something is."""
+    kind = config.router_correction or ("buffer" if scores_of(config) == "sigmoid" else "none")
+    if kind == "parameter":
+        return t.parameter(name, (config.num_experts,), run.dtype)
+    return t.held(name, (config.num_experts,), run.dtype, "buffer") if kind == "buffer" else None
 
 
 def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
     """Weight and number of each chosen expert, [tokens, chosen]."""
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
-    if not config.n_group:
+    if scores_of(config) == "softmax":
         offset = t.parameter("bias", (config.num_experts,), run.dtype) if config.expert_bias else None
         chances = softmax(t, linear(t, x, weight, offset, label="router"), "fp32")
-        found, chosen = _top(t, chances, top)
+        added = correction(t, config, run, "e_score_correction_bias")
+        if added is None:
+            found, chosen = _top(t, chances, top)
+        else:
+            chosen = t.op("topk", "sort", [add(t, replace(chances, node=0), added)], (tokens, top), "int64")
+            found = gathered_columns(t, chances, chosen)
         total = summed(t, found, (tokens, 1))
         shares = mul(t, found, total, "div")
         return shares if config.router_fp32 and not run.merged else cast(t, shares, run.dtype), chosen
     scores = activation(t, linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"), "sigmoid", keeps="output")
-    bias = t.held("e_score_correction_bias", (config.num_experts,), run.dtype, "buffer")
-    corrected = add(t, replace(scores, node=0), bias)
-    groups = t.op("group_topk", "sort", [corrected], (tokens, config.n_group), accessed=corrected.size + 8 * tokens * config.n_group)
-    left = t.op("mask_groups", "elementwise", [corrected, groups], corrected.shape)
+    bias = correction(t, config, run, "e_score_correction_bias")
+    left = replace(scores, node=0) if bias is None else add(t, replace(scores, node=0), bias)
+    if config.n_group:
+        groups = t.op("group_topk", "sort", [left], (tokens, config.n_group), accessed=left.size + 8 * tokens * config.n_group)
+        left = t.op("mask_groups", "elementwise", [left, groups], left.shape)
     chosen = t.op("topk", "sort", [left], (tokens, top), "int64")
     found = gathered_columns(t, scores, chosen)
     total = summed(t, found, (tokens, 1))
@@ -120,7 +172,8 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
     read = experts_read(t, config, tokens * run.expert, mine)
-    up = expert_factor(t, run, "gate_up_proj", (mine, 2 * width, hidden), apart=read > 0)
+    first, wide = first_factor(config, width)
+    up = expert_factor(t, run, first, (mine, wide, hidden), apart=read > 0)
     both = _grouped(t, config, run, picked, up, offsets, "gate_up")
     inside = _opened(t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width)
     down = expert_factor(t, run, "down_proj", (mine, hidden, width), apart=read > 0)
@@ -142,7 +195,8 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     rows = -(-tokens * config.num_experts_per_tok // run.chosen_experts)
     outs, candidates = [], []
     mine = config.num_experts // run.expert
-    shapes = {"gate_up_proj": (mine, 2 * width, hidden), "down_proj": (mine, hidden, width)}
+    first, wide = first_factor(config, width)
+    shapes = {first: (mine, wide, hidden), "down_proj": (mine, hidden, width)}
     ups, downs = [expert_factor(t, run, name, shape, apart=True) for name, shape in shapes.items()]
     biases: list[list[Value | None]] = [[None] * mine] * 2
     if config.expert_bias:
@@ -155,13 +209,18 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
             up, down = [replace(value.part(str(e)), shape=value.shape[1:]) for value in (ups, downs)]
             both_bias, down_bias = [each[e] for each in biases]
             both = linear(t, x.view(rows, hidden), up, both_bias, label="gate_up")  # its rows are taken as they are read
-            inside = _swiglu_of(t, both, width)
+            inside = _opened(t, config, replace(run, fused=True), both, width)
             outs.append(linear(t, inside, down, down_bias, label="down"))
             own = tuple([value for value in (up, both_bias, down, down_bias) if value is not None])
             candidates.append((own, (both, inside, outs[-1])))
     t.choose(chosen, candidates, run.chosen_experts)
     accessed = run.chosen_experts * outs[0].size + x.size
     return t.op("combine", "elementwise", [weights, *outs], x.shape, run.dtype, accessed=accessed)
+
+
+def first_factor(config: Decoder, width: int) -> tuple[str, int]:
+    """The name of the first factor of experts of ``width``, and how wide it is: two halves with a gate, one without."""
+    return ("gate_up_proj", 2 * width) if config.gated_mlp else ("up_proj", width)
 
 
 _APART = 4096

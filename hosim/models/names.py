@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 class PartNames:
     """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. An empty name is no module of its own.
 
+    ``mixture`` is the module of a mixture where it is not that of the MLP, ``mixer`` that of a mixer of tokens which is no attention.
     ``qkv`` and ``gate_up`` are projections in one tensor. ``after_attention`` and ``after_mlp`` are the norms of what is added.
     """
 
@@ -20,17 +21,30 @@ class PartNames:
     layers: str = "layers"
     before_attention: str = "input_layernorm"
     attention: str = "self_attn"
+    q: str = "q_proj"
+    k: str = "k_proj"
+    v: str = "v_proj"
+    q_norm: str = "q_norm"
+    k_norm: str = "k_norm"
+    attention_gate: str = "gate_proj"
     qkv: str = "qkv_proj"
     out: str = "o_proj"
     after_attention: str = "post_attention_layernorm"
     before_mlp: str = "post_attention_layernorm"
     mlp: str = "mlp"
+    mixture: str | None = None
+    router: str = "gate"
+    experts: str = "experts"
+    shared: str = "shared_experts"
+    shared_gate: str = "shared_expert_gate"
+    mixer: str = "mixer"
     gate: str = "gate_proj"
     up: str = "up_proj"
     gate_up: str = "gate_up_proj"
     down: str = "down_proj"
     after_mlp: str = "post_feedforward_layernorm"
     norm: str = "norm"
+    head: str = "lm_head"
 
 
 _BLOOM = PartNames(

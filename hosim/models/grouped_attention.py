@@ -1,0 +1,127 @@
+"""Attention of heads of queries that share heads of keys and values, with the norms and gates that families have in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hosim.models.attention import attention, rotated
+from hosim.models.collectives import all_reduced, of_own_heads, replicated
+from hosim.models.config import Decoder, Run, key_heads
+from hosim.models.dense import projected
+from hosim.models.engine_layer import sinks
+from hosim.models.exchanged_attention import exchanged_attention
+from hosim.models.functions import activation, concatenated, mul, split
+from hosim.models.gathered_attention import gathered_attention
+from hosim.models.kv_cache import Cache, make_blocks
+from hosim.models.names import NAMES
+from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters
+from hosim.models.ring_attention import ring_attention
+from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
+from hosim.models.tape import Tape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What the layers share: cosines and sines of rotary positions, slopes of scores, the mask of keys."""
+
+    turns: tuple[Value, Value] | None
+    slopes: tuple[Value, ...]
+    mask: Value | None
+
+
+def grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
+    """Heads of queries that share heads of keys and values."""
+    x = replicated(t, run, x)
+    batch, tokens, hidden = x.shape
+    q, k, v, gate = _projections(t, config, run, x, shared)
+    y = _attended(t, config, run, (q, k, v), shared, cache)
+    y = y.view(batch, tokens, q.shape[1] * v.shape[-1])
+    if gate is not None:
+        y = mul(t, y, activation(t, gate.view(*y.shape), "sigmoid", keeps="output"), "gate.mul")
+    if config.sub_norms:
+        y = decoder_norm(t, config, run, "attn_sub_norm", y)
+    y = projected(t, run, NAMES[config.names].out, y, hidden, bias=config.out_bias)
+    return all_reduced(t, run, y)
+
+
+def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> tuple[Value, Value, Value, Value | None]:
+    """Queries, keys and values [batch, heads, tokens, width], and what gates the result, if something does."""
+    batch, tokens, _ = x.shape
+    names, width = NAMES[config.names], config.head_dim
+    heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
+    parts, copied = {"q": heads, "k": kv_heads, "v": kv_heads}, max(1, run.tensor // config.num_key_value_heads)
+    widths = {"q": width, "k": width, "v": config.v_head_dim or width}
+    gate: Value | None = None
+
+    def by_head(name: str, y: Value) -> Value:
+        y = y.view(batch, tokens, parts[name], widths[name])
+        if config.qk_norm and name != "v":
+            y = _head_norm(t, config, run, f"{name}_norm", y)
+        y = y.view(batch, parts[name], tokens, widths[name])
+        return y if name == "v" else _turned(t, config, run, y, shared.turns, f"rope_{name}")
+
+    if config.fused_projections:
+        copies = 2 * kv_heads * width, copied
+        both = projected(t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias, copies=copies)
+        pieces = split(t, both, [count * width for count in parts.values()], "split_qkv")
+        q, k, v = [by_head(name, piece) for name, piece in zip(parts, pieces, strict=True)]
+    else:
+        made = []
+        for (name, count), of in zip(parts.items(), (1, copied, copied), strict=True):
+            rows = count * widths[name]
+            if name == "v" and config.keys_are_values:
+                made.append(made_of_keys.view(batch, count, tokens, width))
+                continue
+            gated = name == "q" and config.attention_gate == "queries"
+            y = projected(t, run, getattr(names, name), x, 2 * rows if gated else rows, bias=config.qkv_bias, copies=(rows, of))
+            if gated:
+                y, gate = split(t, y, (rows, rows), "split_q")
+            made_of_keys = y
+            made.append(by_head(name, y))
+        q, k, v = made
+    if config.attention_gate == "own":
+        gate = projected(t, run, names.attention_gate, x, heads * widths["v"])
+    return q, k, v, gate
+
+
+def _head_norm(t: Tape, config: Decoder, run: Run, name: str, y: Value) -> Value:
+    """The norm of queries or keys ``y`` [batch, tokens, heads, width]."""
+    shape = y.shape
+    with t.scope(getattr(NAMES[config.names], name)):
+        parameters = [of_own_heads(t, run, weight) for weight in head_norm_parameters(t, config, run, *shape[2:])]
+        if config.qk_norm_over == "all":
+            y = y.view(*shape[:2], shape[2] * shape[3])
+        return applied_norm(t, config, run, y, parameters).view(*shape)
+
+
+def _attended(t: Tape, config: Decoder, run: Run, heads: tuple[Value, Value, Value], shared: Positions, cache: Cache | None) -> Value:
+    """The result of attention, in the order of tokens."""
+    q, k, v = heads
+    if run.phase == "decode" and run.kv_block is not None:
+        return sparse_attention(t, run, q, (k, v), make_blocks(t, config, run), config.head_dim)
+    extra: tuple[Value, ...] = ()
+    kv_heads = k.shape[1]
+    if cache is not None:
+        k, v, extra = cache.update(t, k, v)
+    select_blocks(t, run, q, kv_heads)
+    drops, window = config.attention_dropout > 0, keys_read(config, run)
+    scores = sinks(t, config, run)
+    extra = (*extra, *shared.slopes, *scores)
+    if run.context_parallel > 1 and scores:
+        return exchanged_attention(t, run, q, k, v, scores[0], window)
+    if run.context_parallel > 1 and config.sliding_window:
+        return gathered_attention(t, run, q, k, v, window)
+    if run.context_parallel > 1:
+        return ring_attention(t, run, q, k, v)
+    mode, library, again = run.attention, run.attention_kernel, run.recompute_attention
+    return attention(t, q, k, v, shared.mask, mode=mode, extra=extra, causal=True, drops=drops, window=window, library=library, again=again)
+
+
+def _turned(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, label: str) -> Value:
+    """Rotary positions on the part of each head that has them."""
+    if turns is None:
+        return x
+    if config.rotary_width in (0, config.head_dim) or run.fused:
+        return rotated(t, x, *turns, fused=run.fused, label=label)
+    turned, kept = split(t, x, (config.rotary_width, config.head_dim - config.rotary_width), f"{label}.split")
+    return concatenated(t, (rotated(t, turned, *turns, label=label), kept), f"{label}.join")
