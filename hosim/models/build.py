@@ -19,6 +19,7 @@ from hosim.models.config_json import dtype_of, sizes_of
 from hosim.models.config_keys import QUANTISED
 from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
+from hosim.models.mixers import MIXERS
 from hosim.models.names import NAMES
 from hosim.models.optimizer import UPDATES
 from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
@@ -42,9 +43,14 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "attention_kernel": tuple(FLASH),
     "logits": ("last", "all"),
     "optimizer": ("adamw", "none"),
-    "norm": ("rms", "layer", "layer_without_bias"),
-    "positions": ("rotary", "learned", "alibi"),
-    "hidden_act": ("silu", "gelu", "gelu_new", "relu"),
+    "norm": ("rms", "layer", "layer_without_bias", "layer_without_weight", "rms_without_weight"),
+    "qk_norm_over": ("head", "each", "all", "plain"),
+    "positions": ("rotary", "learned", "alibi", "none"),
+    "mixer": ("attention", "attention+mamba2", "none", *MIXERS),
+    "attention_gate": ("", "queries", "own"),
+    "router": ("", "softmax", "sigmoid"),
+    "router_correction": ("", "none", "buffer", "parameter"),
+    "hidden_act": ("silu", "gelu", "gelu_new", "relu", "relu2", "xielu"),
     "names": tuple(NAMES),
     "weights": WEIGHTS,
     "packed": PACKED,
@@ -230,6 +236,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
     if key in _CHOICES and not (value is None and type(None) in types):
         if value not in _CHOICES[key]:
             raise InputError(f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where)
+    elif key in ("kinds", "pattern"):
+        raise InputError("which layers differ, and in what, is said by the config of the model alone", where=where)
     elif type(value) not in types and not (float in types and type(value) is int):
         expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
         raise InputError(f"expected {expected}, got {value!r}", where=where)

@@ -122,6 +122,7 @@ class Decoder:
     state_size: int = 0
     state_head_dim: int = 0
     state_norm: bool = True
+    state_bias: bool = False
     kinds: tuple[tuple[tuple[str, int | bool | str], ...], ...] = ()
     pattern: tuple[int, ...] = ()
 

@@ -15,6 +15,7 @@ from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
 from hosim.models.configs_of_gated import GATED
 from hosim.models.configs_of_others import OTHERS
+from hosim.models.configs_of_parts import OF_PARTS
 from hosim.models.configs_of_plain import PLAIN
 from hosim.models.weight_bytes import stated_bytes
 
@@ -50,7 +51,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
     """
     kind, inside = config.get("model_type"), config.get("text_config")
-    if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*GATED, *PLAIN]:
+    if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*GATED, *OF_PARTS, *PLAIN]:
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
@@ -89,5 +90,5 @@ def dtype_of(config: Mapping[str, Any]) -> str | None:
     return Keys(config).dtype() or (Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None)
 
 
-READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **PLAIN, **OTHERS})
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **PLAIN, **OTHERS})
 """By ``model_type``."""

@@ -18,6 +18,8 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("gelu", "gelu_pytorch_tanh", "gelu_python", "gelu_fast", "gelu_accurate"), "gelu"),
         "gelu_new": "gelu_new",
         "relu": "relu",
+        "relu2": "relu2",
+        "xielu": "xielu",
     }
 )
 
@@ -181,8 +183,11 @@ class Keys:
         window = self.size("sliding_window", 0, 0)
         return 0 if window >= self.size("max_position_embeddings", 2**40) else window
 
-    def windows(self, layers: int, every: int) -> dict[str, Any]:
-        """The window, and how many layers on is the next one that sees all keys; ``every`` where the config does not say."""
+    def windows(self, layers: int, every: int) -> dict[str, Any] | None:
+        """The window, and how many layers on is the next one that sees all keys; ``every`` where the config does not say.
+
+        ``None`` where layers are of these two kinds in another order.
+        """
         kinds = self.value("layer_types")
         if kinds is None:
             return {"sliding_window": self.window(), "full_attention_every": every}
@@ -192,7 +197,7 @@ class Keys:
             return {}
         step = full[0] if full else 0
         if not known or full != (list(range(step, layers + 1, step)) if step else []):
-            raise self.refusal("layer_types", "the builder knows layers of a sliding window with each n-th layer of full attention only")
+            return None
         return {"sliding_window": self.window(), "full_attention_every": step}
 
     def turned(self, default: float) -> int:

@@ -8,38 +8,18 @@ from typing import Any
 
 from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys, all_biases
-
-_NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
-
-
-def _decoder(keys: Keys, defaults: Mapping[str, int] = _NO_DEFAULTS, **more: Any) -> Decoder:
-    """What decoders with rotary positions and gated MLPs have; ``more`` is of the family, ``defaults`` are of keys that may be missing."""
-
-    def size(name: str, *default: int) -> int:
-        return keys.size(name, defaults[name]) if name in defaults else keys.size(name, *default)
-
-    hidden, heads = size("hidden_size"), size("num_attention_heads")
-    return Decoder(
-        **{
-            "hidden_size": hidden,
-            "num_hidden_layers": size("num_hidden_layers"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": size("num_key_value_heads", heads),
-            "intermediate_size": size("intermediate_size"),
-            "vocab_size": size("vocab_size"),
-            "head_dim": size("head_dim", hidden // heads),
-            "hidden_act": more["hidden_act"] if "hidden_act" in more else keys.activation("hidden_act", "silu"),
-            "tie_word_embeddings": keys.flag("tie_word_embeddings", False),
-            "mlp_bias": keys.flag("mlp_bias", False),
-            "attention_dropout": keys.share("attention_dropout", 0.0),
-            **more,
-        }
-    )
-
+from hosim.models.config_mixtures import DENSE, stepped
+from hosim.models.config_parts import LAYERS, kinds_of, late_windows, windows
+from hosim.models.config_parts import decoder_of as _decoder
+from hosim.models.config_parts import latent as _latent
 
 def _biases(keys: Keys, default: bool = False) -> dict[str, Any]:
     """Biases of queries, keys, values and the output, all or none."""
     return dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", default))
+
+
+def _late(keys: Keys) -> dict[str, Any]:
+    return kinds_of(late_windows(28)(keys).get(LAYERS, ()))
 
 
 def _llama(keys: Keys) -> Decoder:
@@ -62,20 +42,21 @@ def _mixtral(keys: Keys) -> Decoder:
 
 
 def _qwen2(keys: Keys) -> Decoder:
-    keys.only(use_sliding_window=False)
-    return _decoder(keys, qkv_bias=True)
+    return _decoder(keys, qkv_bias=True, **_late(keys))
 
 
 def _qwen3(keys: Keys) -> Decoder:
-    keys.only(use_sliding_window=False)
-    return _decoder(keys, head_dim=keys.size("head_dim", 128), qk_norm=True, **_biases(keys))
+    return _decoder(keys, head_dim=keys.size("head_dim", 128), qk_norm=True, **_biases(keys), **_late(keys))
 
 
 def _qwen3_moe(keys: Keys) -> Decoder:
-    keys.only(use_sliding_window=False, decoder_sparse_step=1, mlp_only_layers=[])
+    layers = [{} if is_sparse else {**DENSE} for is_sparse in stepped(keys)]
+    for layer, more in zip(layers, late_windows(28)(keys).get(LAYERS, layers), strict=True):
+        layer.update(more)
     return _decoder(
         keys,
         **_biases(keys),
+        **kinds_of(layers),
         qk_norm=True,
         num_experts=keys.size("num_experts", keys.size("num_local_experts", 128)),
         num_experts_per_tok=keys.size("num_experts_per_tok", 8),
@@ -93,12 +74,6 @@ def _deepseek_v2(keys: Keys) -> Decoder:
     """Its router is a softmax."""
     keys.only(attention_bias=False, moe_layer_freq=1)
     return _decoder(keys, **_latent(keys), **_shared_experts(keys, 0))
-
-
-def _latent(keys: Keys) -> dict[str, Any]:
-    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    turned = keys.size("qk_rope_head_dim")
-    return {"q_lora_rank": keys.size("q_lora_rank", 0, 0), "head_dim": turned, **{name: keys.size(name) for name in names}}
 
 
 def _shared_experts(keys: Keys, dense: int) -> dict[str, Any]:
@@ -127,16 +102,14 @@ def _gemma_parts(keys: Keys) -> dict[str, Any]:
 
 
 def _gemma2(keys: Keys) -> Decoder:
-    layers = keys.size("num_hidden_layers")
-    return _decoder(keys, **_post_normed(keys), **keys.windows(layers, 2))
+    return _decoder(keys, **_post_normed(keys), **windows(keys, 2))
 
 
 def _gemma3(keys: Keys) -> Decoder:
     every = keys.size("sliding_window_pattern", 6)
     defaults = {"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
-    layers = keys.size("num_hidden_layers", defaults["num_hidden_layers"])
     keys.only(use_bidirectional_attention=False)
-    return _decoder(keys, defaults, qk_norm=True, **_post_normed(keys), **keys.windows(layers, every))
+    return _decoder(keys, defaults, qk_norm=True, **_post_normed(keys), **windows(keys, every))
 
 
 def _post_normed(keys: Keys) -> dict[str, Any]:
@@ -183,7 +156,7 @@ def _gpt_oss(keys: Keys) -> Decoder:
         moe_intermediate_size=keys.size("intermediate_size"),
         expert_bias=True,
         **_biases(keys, default=True),
-        **keys.windows(keys.size("num_hidden_layers"), 2),
+        **windows(keys, 2),
     )
 
 
@@ -218,13 +191,13 @@ def _stablelm(keys: Keys) -> Decoder:
 
 
 def _cohere(keys: Keys) -> Decoder:
-    keys.only(use_qk_norm=False)
-    return _decoder(keys, **_parallel(keys))
+    normed = {"qk_norm": True, "qk_norm_over": "each"} if keys.flag("use_qk_norm", False) else {}
+    return _decoder(keys, **_parallel(keys), **normed)
 
 
 def _cohere2(keys: Keys) -> Decoder:
     every = keys.size("sliding_window_pattern", 4)
-    return _decoder(keys, **_parallel(keys), **keys.windows(keys.size("num_hidden_layers"), every))
+    return _decoder(keys, **_parallel(keys), **windows(keys, every))
 
 
 def _parallel(keys: Keys) -> dict[str, Any]:

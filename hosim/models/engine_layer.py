@@ -99,8 +99,8 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
 
 def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Value]) -> Value:
     if config.kv_lora_rank:
-        cos, sin = places
-        return latent_attention(t, config, replace(run, fused=True), x, (cos, sin), None, make_cache(t, config, run))
+        turns = (places[0], places[1]) if places else None
+        return latent_attention(t, config, replace(run, fused=True), x, turns, None, make_cache(t, config, run))
     batch, tokens, hidden = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)

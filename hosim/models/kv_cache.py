@@ -61,13 +61,13 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     if not config.kv_lora_rank:
         return held_heads(t, run, tokens, key_heads(config, run), config.head_dim, values=config.v_head_dim)
     first, second = [
-        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=_parts(run, (run.batch, tokens, width)))
+        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, (run.batch, tokens, width)))
         for name, width in (("latent_cache", config.kv_lora_rank), ("rope_cache", config.qk_rope_head_dim))
     ]
     return Cache(first, second, run.phase == "decode")
 
 
-def _parts(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
+def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
     """Of a cache [..., tokens, width] that a step reads and adds one token to: what was there, and the token."""
     *outer, tokens, width = shape
     return {PAST: (*outer, tokens - 1, width), NEW: (*outer, 1, width)} if run.phase == "decode" else None
@@ -85,7 +85,7 @@ def held_heads(t: Tape, run: Run, tokens: int, heads: int, width: int, *, values
     made = []
     for name, wide in (("k_cache", width), ("v_cache", values or width)):
         shape = (run.batch, heads, tokens, wide)
-        parts = _parts(run, shape) if grows else None
+        parts = parts_of_cache(run, shape) if grows else None
         made.append(t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes, parts=parts))
     first, second = made
     return Cache(first, second, run.phase == "decode")

@@ -10,6 +10,7 @@ from hosim.models.config import Decoder, Run
 from hosim.models.dense import factor
 from hosim.models.functions import concatenated, copied, linear, split
 from hosim.models.kv_cache import Cache, make_blocks
+from hosim.models.latent_index import latents_seen
 from hosim.models.norms import rms_norm
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
@@ -34,23 +35,26 @@ def latent_attention(
             return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
 
     q_width = heads * (nope + turned)
+    found: Value | None
     if config.q_lora_rank:
         down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
         found = replicated(t, run, normed("q_a_layernorm", down))
         q = linear(t, found, parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
     else:
+        found = None
         q = linear(t, replicated(t, run, x), parameter("q_proj", q_width, hidden), label="q_proj")
     q_pass, q_turn = split(t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q")
     both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
     latent, k_turn = replicated(t, run, normed("kv_a_layernorm", latent)), replicated(t, run, k_turn)
-    assert turns is not None
-    cos, sin = turns
-    q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
-    k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
+    if turns is not None:
+        cos, sin = turns
+        q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
+        k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
+    seen = latents_seen(t, config, run, x, found, turns)
     up = t.parameter("kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype)  # engines unpack it, as decoding takes its halves apart
     if run.phase == "decode":
-        y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache)
+        y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache, seen)
     else:
         if cache is not None:
             cache.update(t, latent, k_turn)
@@ -61,29 +65,39 @@ def latent_attention(
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
         again = run.recompute_attention
-        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=keys_read(config, run), again=again)
+        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=min(seen, keys_read(config, run)), again=again)
         if run.attention in ("math", "scores"):  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
 
 
 def _absorbed(
-    t: Tape, config: Decoder, run: Run, q_pass: Value, q_turn: Value, latent: Value, k_turn: Value, up: Value, cache: Cache | None
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    q_pass: Value,
+    q_turn: Value,
+    latent: Value,
+    k_turn: Value,
+    up: Value,
+    cache: Cache | None,
+    seen: int,
 ) -> Value:
-    """Attention over the latents themselves: the queries take up the keys' half of ``up``, the result its values' half."""
+    """Attention over ``seen`` of the latents: the queries take up the keys' half of ``up``, the result its values' half."""
     batch, tokens, heads, nope = q_pass.shape
     rank, wide = config.kv_lora_rank, config.v_head_dim
     if cache is not None:
         keys, _, extra = cache.update(t, latent, k_turn)
+        keys = replace(keys, shape=(*keys.shape[:2], min(keys.shape[2], seen), keys.shape[3]))
     half = replace(up, shape=(heads, nope, rank))
     rows = batch * tokens
     flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
     absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=flops, kernel="gemm", sizes=sizes)
     q = concatenated(t, (absorbed, q_turn), "cat_q").view(batch, heads, tokens, rank + q_turn.shape[-1])
     if cache is not None:
-        seen = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
+        y = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
     else:
-        seen = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
+        y = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
     half = replace(up, shape=(heads, wide, rank))
     flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
-    return t.op("absorb_v", "matmul", [seen, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)
+    return t.op("absorb_v", "matmul", [y, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)

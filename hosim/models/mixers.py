@@ -46,7 +46,7 @@ def _gated_norm(t: Tape, config: Decoder, run: Run, y: Value, gate: Value, name:
 def _mamba2(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     heads, width, size, groups = config.state_heads, config.state_head_dim, config.state_size, config.state_groups
     inner, keys = heads * width, groups * size
-    bias = config.mlp_bias if config.names == "nemotron-h" else config.out_bias
+    bias = config.state_bias
     both = projected(t, run, "in_proj", x, 2 * inner + 2 * keys + heads, bias=bias)
     gate, entering, step = split(t, both, (inner, inner + 2 * keys, heads))
     made = convolved(t, config, run, entering)
@@ -59,7 +59,7 @@ def _mamba2(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """The first Mamba, whose kernel takes a token after the other; ``state_groups`` is the rank of its time steps."""
     inner, size, rank = config.state_heads, config.state_size, config.state_groups
-    entering, gate = split(t, projected(t, run, "in_proj", x, 2 * inner, bias=config.out_bias), (inner, inner))
+    entering, gate = split(t, projected(t, run, "in_proj", x, 2 * inner, bias=config.state_bias), (inner, inner))
     made = convolved(t, config, run, entering)
     step, *pair = split(t, projected(t, run, "x_proj", made, rank + 2 * size), (rank, size, size))
     if config.state_norm:
@@ -71,7 +71,7 @@ def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     own = [_vector(t, run, "A_log", inner, size), _vector(t, run, "D", inner)]
     flops = 5 * size * inner
     y = scanned(t, run, [made, step, *pair, gate, *own], made.shape, (inner, size), once=flops, chunked=flops)
-    return projected(t, run, "out_proj", y, x.shape[-1], bias=config.out_bias)
+    return projected(t, run, "out_proj", y, x.shape[-1], bias=config.state_bias)
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:

@@ -1,0 +1,142 @@
+"""Configs drawn for each family, and the model that transformers makes of them on the meta device."""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+import hosim
+from hosim.models.config_json import READERS
+
+FAMILIES = sorted(READERS.keys() - {"kimi_k2"})
+"""Those that transformers has a config class for."""
+NO_CAUSAL = {"qwen2_vl_text": "Qwen2VLTextModel", "qwen2_5_vl_text": "Qwen2_5_VLTextModel", "qwen3_vl_text": "Qwen3VLTextModel"}
+NO_CAUSAL |= {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel", "emu3_text_model": "Emu3TextModel"}
+"""Text models that transformers has inside a larger one only: these have no output layer."""
+NOT_CAUSAL = ("bert", "t5", "mt5", "whisper", "vit")
+_TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+_COUNTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+_TOPS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+
+
+def usual(kind):
+    """What the config class of a family has by default."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoConfig.for_model(kind).to_dict()
+
+
+def drawn(kind, rng):
+    """A small config of a family: every size and flag that its class has and that this function knows is drawn."""
+    has = _usual(kind)
+    heads, groups, width = rng.choice((2, 4, 8)), rng.choice((1, 2)), rng.choice((16, 32))
+    layers = rng.randint(2, 6)
+    sizes = {
+        "hidden_size": heads * width * rng.choice((1, 2)),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // groups,
+        "head_dim": width,
+        **dict.fromkeys(("n_embd", "d_model"), heads * width),
+        **dict.fromkeys(("n_layer", "n_layers"), layers),
+        **dict.fromkeys(("n_head", "n_heads"), heads),
+        "ffn_dim": 16 * rng.randint(3, 20),
+        "intermediate_size": 16 * rng.randint(3, 20),
+        "vocab_size": rng.randint(50, 300),
+        "moe_intermediate_size": 8 * rng.randint(1, 9),
+        "shared_expert_intermediate_size": 8 * rng.randint(1, 9),
+        "shared_intermediate_size": 8 * rng.randint(1, 9),
+        "intermediate_size_mlp": 8 * rng.randint(1, 30),
+        "first_k_dense_replace": rng.randint(0, 2),
+        "num_dense_layers": rng.randint(0, 2),
+        "n_shared_experts": rng.randint(1, 3),
+        "num_shared_experts": rng.randint(1, 3),
+        "moe_num_shared_experts": rng.randint(1, 3),
+        "decoder_sparse_step": rng.randint(1, 2),
+        "moe_layer_interval": rng.randint(1, 2),
+        "interleave_moe_layer_step": rng.randint(1, 2),
+        "q_lora_rank": 8 * rng.randint(1, 9),
+        "v_head_dim": 8 * rng.randint(1, 4),
+        "index_n_heads": rng.randint(1, 5),
+        "index_head_dim": 128,
+        "index_topk": 8,
+        "sliding_window": 16,
+        "n_group": 1,
+        "topk_group": 1,
+        **{name: 8 * rng.randint(1, 4) for name in _LATENT},
+        **dict.fromkeys(_COUNTS, 4 * rng.randint(1, 3)),
+        **dict.fromkeys(_TOPS, rng.randint(1, 3)),
+        **_linear(rng, layers),
+    }
+    flags = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "qkv_bias", "attention_out_bias", "use_post_norm", "use_bias")
+    config = {key: value for key, value in sizes.items() if key in has}
+    config |= {key: rng.random() < 0.5 for key in flags if isinstance(has.get(key), bool)}
+    return config | _own(kind, rng, config)
+
+
+def _linear(rng, layers):
+    return {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2 * rng.randint(1, 2),
+        "linear_key_head_dim": 8 * rng.randint(1, 3),
+        "linear_value_head_dim": 8 * rng.randint(1, 3),
+        "linear_conv_kernel_dim": rng.randint(2, 4),
+        "linear_head_dim": 8 * rng.randint(1, 3),
+        "linear_num_heads": rng.randint(1, 4),
+        "conv_L_cache": rng.randint(2, 4),
+        "mamba_d_state": 8 * rng.randint(1, 3),
+        "mamba_d_conv": rng.randint(2, 4),
+        "mamba_n_groups": rng.randint(1, 2),
+        "mamba_proj_bias": rng.random() < 0.5,
+        "mamba_conv_bias": rng.random() < 0.5,
+        "conv_bias": rng.random() < 0.5,
+        "state_size": 8 * rng.randint(1, 3),
+        "attn_layer_period": 3,
+        "attn_layer_offset": rng.randint(0, 2),
+    }
+
+
+def _own(kind, rng, config):
+    """What only some families take."""
+    if kind in ("glm4_moe_lite", "glm_moe_dsa", "deepseek_v2", "deepseek_v3", "deepseek_v32", "youtu", "minicpm3", "kimi_k2", "sarvam_mla"):
+        return {"attention_bias": False}
+    if kind == "opt":
+        return {"word_embed_proj_dim": config["hidden_size"]}
+    if kind == "internlm3":
+        return {"qkv_bias": config["attention_bias"]}
+    return {"tie_word_embeddings": True} if kind == "gpt2" else {}
+
+
+_usual = cache(usual)
+
+
+def model_on_meta(kind, config):
+    """The model that transformers makes of a config, without memory."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = transformers.AutoConfig.for_model(kind, **_TOKENS, **config)
+    cls = getattr(transformers, NO_CAUSAL[kind]) if kind in NO_CAUSAL else transformers.AutoModelForCausalLM
+    make = cls._from_config if kind in NO_CAUSAL else cls.from_config
+    with torch.device("meta"):
+        return made.to_dict(), make(made, attn_implementation="eager")
+
+
+def sizes_apart(kind, config):
+    """The sizes of parameters that only the builder has, and that only transformers has, for a drawn config, raw and as saved."""
+    saved, model = model_on_meta(kind, config)
+    theirs = {name: p.numel() for name, p in model.named_parameters()}
+    found = []
+    for each in (saved, {"model_type": kind, **config}):
+        if each is not saved and kind in _NEEDS_ALL:
+            continue
+        graph = hosim.load({"model": {**each, "dtype": "bfloat16"}, "phase": "prefill", "sequence": 64, "routing": None})
+        ours = {}
+        for tensor in graph.tensors:
+            if tensor.kind in ("parameter", "expert"):
+                ours[tensor.of] = ours.get(tensor.of, 0) + tensor.size_bytes // 2
+        ours = {name: size for name, size in ours.items() if kind not in NO_CAUSAL or name != "lm_head.weight"}
+        mine, others = Counter(ours.values()), Counter(theirs.values())
+        found.append((mine - others, others - mine, ours.keys() - theirs.keys()))
+    return found
+
+
+_NEEDS_ALL = ()
