@@ -46,7 +46,8 @@ class Decoder:
     (DeepSeek-V3). ``router_correction``: what is added to scores before the choice is a ``buffer``, a ``parameter``, or nothing
     (``none``); empty: as DeepSeek-V3 has it, a buffer beside a sigmoid. ``router_fp32``: the weights of a softmax stay in fp32 (Mixtral).
     ``shared_intermediate_size``: the width of what all tokens pass, beside experts (0: ``n_shared_experts`` times that of an expert);
-    ``shared_expert_gate``: it is multiplied by a sigmoid of its own.
+    ``shared_expert_gate``: it is multiplied by a sigmoid of its own. ``moe_latent_size``: experts read and give vectors so wide, with a
+    product before and after all of them (0: as wide as the hidden state).
 
     ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
     ``dropout``: the share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in attention that is not
@@ -115,6 +116,7 @@ class Decoder:
     router_correction: str = ""
     shared_intermediate_size: int = 0
     shared_expert_gate: bool = False
+    moe_latent_size: int = 0
     conv_kernel: int = 0
     conv_bias: bool = False
     state_heads: int = 0

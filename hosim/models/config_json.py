@@ -7,6 +7,7 @@ without it would be another. What a builder leaves out without being wrong about
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,11 @@ from hosim.errors import InputError
 from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
 from hosim.models.configs_of_gated import GATED
+from hosim.models.configs_of_mixers import OF_MIXERS
 from hosim.models.configs_of_others import OTHERS
 from hosim.models.configs_of_parts import OF_PARTS
 from hosim.models.configs_of_plain import PLAIN
+from hosim.models.unknown_parts import UNKNOWN_PARTS
 from hosim.models.weight_bytes import stated_bytes
 
 
@@ -50,28 +53,39 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     >>> sizes.vocab_size, sorted(read)
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
     """
-    kind, inside = config.get("model_type"), config.get("text_config")
-    if isinstance(kind, str) and kind not in READERS and isinstance(inside, Mapping) and inside.get("model_type") in [*GATED, *OF_PARTS, *PLAIN]:
+    kind = config.get("model_type")
+    where, inside = next(((key, config[key]) for key in _TEXTS if isinstance(config.get(key), Mapping)), ("", {}))
+    if isinstance(kind, str) and (kind not in READERS or kind in _WITH_TEXT) and (inside or kind in _WITH_TEXT):
+        # the text of older files lies among the other keys, or has no type of its own
+        inside = {**(inside or config), "model_type": inside.get("model_type", _WITH_TEXT.get(kind))}
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
-            raise InputError(error.message, where=f"text_config.{error.where}") from None
+            raise InputError(error.message, where=f"{where}.{error.where}" if where else error.where) from None
         outside = Keys({key: value for key, value in config.items() if key not in inside})
         _beside_sizes(outside)
         left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
-        return sizes, {"model_type": kind, "text_config": read, **outside.read}, left_out
+        return sizes, {"model_type": kind, **({where: read} if where else read), **outside.read}, left_out
     if kind is None:
         raise InputError("missing; a config.json of transformers has one, such as llama", where="model_type")
     if not isinstance(kind, str) or kind not in READERS:
-        raise InputError(
-            f"expected a model_type that a builder knows, one of {', '.join(READERS)}; got {kind!r}",
-            where="model_type",
-        )
+        raise _unknown(kind)
     keys = Keys(config)
     sizes = READERS[kind](keys)
     _beside_sizes(keys)
     left_out = keys.left_out()
     return sizes, {"model_type": kind, **keys.read}, left_out
+
+
+def _unknown(kind: object) -> InputError:
+    """The error of a type that no builder knows; it names the part that is unknown where that is known."""
+    part = UNKNOWN_PARTS.get(kind) if isinstance(kind, str) else None
+    if part is not None:
+        return InputError(f"no builder knows {part}, which {kind!r} has", where="model_type")
+    near = get_close_matches(str(kind), READERS, n=3)
+    hint = f" (near: {', '.join(near)})" if near else ""
+    many = f"expected a model_type that a builder knows, of which there are {len(READERS)}{hint}"
+    return InputError(f"{many}; docs/formats.md has them; got {kind!r}", where="model_type")
 
 
 def _beside_sizes(keys: Keys) -> None:
@@ -90,5 +104,24 @@ def dtype_of(config: Mapping[str, Any]) -> str | None:
     return Keys(config).dtype() or (Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None)
 
 
-READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **PLAIN, **OTHERS})
+_TEXTS = ("text_config", "llm_config", "language_config")
+"""Keys under which models of images and sound have their text model."""
+_WITH_TEXT: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen2_vl": "qwen2_vl_text",
+        "qwen2_5_vl": "qwen2_5_vl_text",
+        "qwen3_vl": "qwen3_vl_text",
+        "qwen3_vl_moe": "qwen3_vl_moe_text",
+        "qwen3_5": "qwen3_5_text",
+        "qwen3_5_moe": "qwen3_5_moe_text",
+        "gemma3": "gemma3_text",
+        "llama4": "llama4_text",
+        "kimi_vl": "deepseek_v3",
+        "kimi_k25": "kimi_k2",
+        "llava": "llama",
+        "mistral3": "mistral",
+    }
+)
+"""Models whose config has a text model, and its type where the config does not say."""
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **OF_MIXERS, **PLAIN, **OTHERS})
 """By ``model_type``."""

@@ -48,6 +48,11 @@ def mixture(
     return read
 
 
+def no_dense(keys: Keys) -> Fields:
+    """All layers are mixtures: the width of a dense MLP is that of an expert."""
+    return {"intermediate_size": keys.size("moe_intermediate_size")}
+
+
 def listed(first: int, key: str = "first_k_dense_replace") -> Sparse:
     """The layers that ``mlp_layer_types`` calls sparse, or all after the first ones."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys
-from hosim.models.config_mixtures import between, interleaved, listed, mixture, shared, shared_wide, stepped
+from hosim.models.config_mixtures import between, interleaved, listed, mixture, no_dense, shared, shared_wide, stepped
 from hosim.models.config_parts import (
     LAYERS,
     Fields,
@@ -139,7 +139,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "glm4_moe": _GLM4_MOE,
         "sarvam_moe": _GLM4_MOE,
         "solar_open": by_parts(
-            heads_of(128), biases(out=False), turned(1.0), mixture(8, **_SIGMOID, grouped=True), shared("n_shared_experts", 1), intermediate_size=1
+            heads_of(128), biases(out=False), turned(1.0), no_dense, mixture(8, **_SIGMOID, grouped=True), shared("n_shared_experts", 1)
         ),
         "glm4_moe_lite": by_parts(_NO_BIAS, latent, _groups(1), shared("n_shared_experts", 1)),
         "glm_moe_dsa": by_parts(*_SPARSE_LATENT, indexed(32), mlp_bias=False),

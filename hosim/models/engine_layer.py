@@ -18,7 +18,7 @@ from hosim.models.functions import add, gathered, linear, mul, operands, split, 
 from hosim.models.kv_cache import PAST, make_cache
 from hosim.models.latent_attention import latent_attention
 from hosim.models.mixers import mixer
-from hosim.models.mlp import choose_experts, correction, expert_factor, experts_read, feed_forward, first_factor, gated_share
+from hosim.models.mlp import choose_experts, correction, expert_factor, experts_read, feed_forward, first_factor, gated_share, narrowed, widened
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, head_norm_parameters, norm_parameters
 from hosim.models.tape import Tape, Value
@@ -164,7 +164,8 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     added = correction(t, config, run, f"{gate}.e_score_correction_bias")
     beside = [] if added is None else [added]
     weights, chosen = t.ops("topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")])
-    rows = x.view(tokens, hidden)
+    rows = narrowed(t, config, run, x.view(tokens, hidden))
+    hidden = rows.shape[-1]
     if run.expert > 1:
         rows = exchanged(t, run, gathered(t, rows, chosen, tokens * top), "dispatch")
     batch = tokens * run.expert
@@ -195,7 +196,7 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         )
     if run.expert > 1:
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
-    y = y.view(*x.shape)
+    y = widened(t, config, run, y, x.shape[-1]).view(*x.shape)
     y = all_reduced(t, run, y) if run.expert == 1 else y
     if not config.shared_width:
         return y

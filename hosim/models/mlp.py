@@ -84,8 +84,10 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     names = NAMES[config.names]
     with t.scope(names.router):
         weights, chosen = router(t, config, run, flat)
+    narrow = narrowed(t, config, run, flat)
     with t.scope(names.experts):
-        y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, flat, weights, chosen)
+        y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, narrow, weights, chosen)
+    y = widened(t, config, run, y, x.shape[-1])
     if config.shared_width:
         with t.scope(names.shared):
             z = feed_forward(t, config, run, flat, config.shared_width, is_share=gathers)
@@ -101,6 +103,16 @@ def gated_share(t: Tape, config: Decoder, run: Run, x: Value, shared: Value) -> 
     weight = t.parameter(f"{name}.weight", (1, x.shape[-1]), run.dtype)
     share = activation(t, linear(t, x, weight, label=name), "sigmoid", keeps="output")
     return mul(t, shared, share, "share")
+
+
+def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
+    """What experts read: ``x``, or a product of it where they work on narrower vectors."""
+    return projected(t, run, "fc1_latent_proj", x, config.moe_latent_size, bias=config.mlp_bias) if config.moe_latent_size else x
+
+
+def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
+    """What experts give, as wide as the hidden state."""
+    return projected(t, run, "fc2_latent_proj", y, width, bias=config.mlp_bias) if config.moe_latent_size else y
 
 
 def scores_of(config: Decoder) -> str:

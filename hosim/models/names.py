@@ -75,6 +75,29 @@ NAMES: Mapping[str, PartNames] = {
         shared="shared_mlp",
         gate_up="input_linear",
         down="output_linear",
+        mixer="mamba",
+    ),
+    "granite-dense": PartNames(mlp="shared_mlp", gate_up="input_linear", down="output_linear", mixer="mamba"),
+    "jamba": PartNames(
+        mixer="mamba", mlp="feed_forward", router="router", before_mlp="pre_ff_layernorm", norm="final_layernorm"
+    ),
+    "nemotron-h": PartNames(
+        table="embeddings", before_attention="norm", attention="mixer", before_mlp="norm", mlp="mixer", norm="norm_f"
+    ),
+    "mamba": PartNames(model="backbone", table="embeddings", before_attention="norm", norm="norm_f"),
+    "kimi-linear": PartNames(mixer="self_attn"),
+    "lfm2": PartNames(
+        before_attention="operator_norm",
+        out="out_proj",
+        q_norm="q_layernorm",
+        k_norm="k_layernorm",
+        mixer="conv",
+        before_mlp="ffn_norm",
+        mlp="feed_forward",
+        gate="w1",
+        up="w3",
+        down="w2",
+        norm="embedding_norm",
     ),
     "apertus": PartNames(before_attention="attention_layernorm", before_mlp="feedforward_layernorm"),
     "hyperclovax": PartNames(after_attention="post_norm1", after_mlp="post_norm2"),

@@ -31,6 +31,7 @@ def check_sizes(config: Layered, run: Run) -> None:
     _check_shards(config, run)
     _check_choices(config, run)
     _check_positions(config)
+    _check_mixers(config, run)
     _check_size(config, run)
 
 
@@ -215,6 +216,25 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError("merged works for inference only, without kv_block and chosen_experts", where="merged")
 
 
+def _check_mixers(config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` unless the mixers of a model are built for such a run."""
+    if not isinstance(config, Decoder):
+        return
+    kinds = [dict(kind) for kind in config.kinds] or [{}]
+    mixers = {name for kind in kinds for name in str(kind.get("mixer", config.mixer)).split("+")} - {"attention", "none"}
+    named = f"this one has {', '.join(sorted(mixers))}"
+    if run.training and mixers:
+        raise InputError(f"training is built for models whose layers are of attention; {named}", where="phase")
+    if run.training and config.index_topk:
+        raise InputError("training is built for models without an indexer of latents, which has a loss of its own", where="phase")
+    for key, asked in (("tensor", run.tensor > 1), ("kv_block", run.kv_block is not None), ("cache_dtype", run.cache_dtype is not None)):
+        if asked and mixers:
+            raise InputError(f"works for models whose layers are of attention; {named}", where=key)
+    other = config.index_topk or (config.v_head_dim and not config.kv_lora_rank)
+    if run.kv_block is not None and other:
+        raise InputError("works for heads whose keys and values are equally wide, and without an indexer", where="kv_block")
+
+
 def _check_positions(config: Layered) -> None:
     """Raise :class:`InputError` if a head or a table of positions has no size, or the positions are none that the heads have."""
     kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
@@ -222,7 +242,7 @@ def _check_positions(config: Layered) -> None:
         raise InputError("expected a width of at least 1; there are more heads than they are wide together", where="config.head_dim")
     if kind == "learned" and not positions_of(config):
         raise InputError("learned positions need a number of them", where="config.max_position_embeddings")
-    if kind not in ("", "rotary") and int(getattr(config, "kv_lora_rank", 0)) > 0:
+    if kind not in ("", "rotary", "none") and int(getattr(config, "kv_lora_rank", 0)) > 0:
         raise InputError("latent attention works with rotary positions only", where="config.positions")
     if int(getattr(config, "rotary_width", 0)) > width:
         raise InputError(f"expected at most {width}, the width of a head", where="config.rotary_width")

@@ -98,13 +98,39 @@ def _linear(rng, layers):
 
 def _own(kind, rng, config):
     """What only some families take."""
-    if kind in ("glm4_moe_lite", "glm_moe_dsa", "deepseek_v2", "deepseek_v3", "deepseek_v32", "youtu", "minicpm3", "kimi_k2", "sarvam_mla"):
+    if kind in ("glm4_moe_lite", "glm_moe_dsa", "deepseek_v2", "deepseek_v3", "deepseek_v32", "youtu", "minicpm3", "kimi_linear", "sarvam_mla"):
         return {"attention_bias": False}
     if kind == "opt":
         return {"word_embed_proj_dim": config["hidden_size"]}
     if kind == "internlm3":
         return {"qkv_bias": config["attention_bias"]}
+    if kind == "nemotron_h":
+        kinds = ["linear_attention", "moe", "full_attention", "mlp"]
+        layers = rng.sample(kinds, 4) + rng.choices(kinds, k=2)
+        sizes = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "moe_shared_expert_intermediate_size": 40}
+        return {"layers_block_type": layers, "moe_latent_size": rng.choice((None, 16)), **sizes}
+    if kind == "mamba2":
+        return {"num_heads": config["hidden_size"] // 8, "head_dim": 16, "n_groups": 2}
+    if kind in ("mamba", "falcon_mamba"):
+        return {"intermediate_size": 2 * config["hidden_size"]}
+    if "mamba_d_state" in config:
+        return {"mamba_n_heads": config["hidden_size"] // 8, **_hybrid(kind, rng, config)}
+    if kind == "lfm2_moe":
+        kinds = ("conv", "full_attention")
+        return {"layer_types": [rng.choice(kinds) for _ in range(config["num_hidden_layers"])]}
     return {"tie_word_embeddings": True} if kind == "gpt2" else {}
+
+
+def _hybrid(kind, rng, config):
+    layers = config["num_hidden_layers"]
+    if kind == "bamba":
+        return {"attn_layer_indices": sorted(rng.sample(range(layers), layers // 2))}
+    if kind == "granitemoehybrid":
+        kinds = [rng.choice(("linear_attention", "full_attention")) for _ in range(layers)]
+        return {"layer_types": kinds, "num_local_experts": rng.choice((0, 4, 8))}
+    if kind == "falcon_h1":
+        return {"mamba_d_ssm": 2 * config["hidden_size"], "mamba_proj_bias": False, "mamba_rms_norm": rng.random() < 0.5}
+    return {}
 
 
 _usual = cache(usual)

@@ -1,0 +1,38 @@
+"""What types of models have that no builder knows, for the line that refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "axk1": "a norm inside the mixture (post_mlp_layernorm)",
+        "bailing_hybrid": "delta attention whose decay is a product of full rank",
+        "blt": "patches of bytes",
+        "cohere2_moe": "the average of shared and routed experts (shared_expert_combination_strategy)",
+        "dbrx": "norms of a block of norm and attention (norm_attn_norm)",
+        "deepseek_v4": "compressed sparse attention and hyper-connections (compress_rates, hc_mult)",
+        "diffllama": "the difference of two attentions",
+        "doge": "the mask of dynamic attention",
+        "gemma3n_text": "alternating updates and learned residual blocks (altup_num_inputs, laurel_rank)",
+        "gemma4_text": "inputs of each layer and keys that layers share (hidden_size_per_layer_input, num_kv_shared_layers)",
+        "jetmoe": "mixtures of attention",
+        "laguna": "a gate of a number for each head, and heads that differ in number between layers (gating)",
+        "longcat_flash": "two attentions a layer and experts that compute nothing (zero_expert_num)",
+        "mimo_v2_flash": "heads of keys that differ in number between layers",
+        "minimax_m3_vl_text": "blocks of keys that an index chooses (index_topk_blocks)",
+        "mllama": "attention over an image in some layers (cross_attention_layers)",
+        "mpnet": "relative positions in buckets",
+        "phi4_multimodal": "adapters of images and sound",
+        "recurrent_gemma": "the gated linear recurrence of Griffin",
+        "reformer": "attention within buckets of a hash",
+        "rwkv": "the time mixing of RWKV",
+        "xlnet": "attention over permutations",
+        "xlstm": "the memories of xLSTM",
+        "zamba": "layers that share one attention",
+        "zamba2": "layers that share one attention",
+        "zaya": "compressed convolutional attention",
+    }
+)
+"""By ``model_type``."""
