@@ -36,7 +36,8 @@ class Decoder:
     is 0. ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of ``queries`` (Qwen3-Next), or of a
     product of its ``own``. ``v_head_dim`` of heads: the width of values where it is another (0: it is not). ``keys_are_values``: one
     product makes both. ``index_topk``: how many latents a query sees, which ``index_n_heads`` of ``index_head_dim`` choose
-    (DeepSeek-V3.2); 0: all.
+    (DeepSeek-V3.2); 0: all. ``value_norm``: values have a norm without weights. ``shares_keys``: keys and values are those of the last
+    layer before with such a window that makes some (Gemma 4).
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements, in ``state_groups`` that
     share keys; a convolution over ``conv_kernel`` tokens before (:mod:`hosim.models.mixers`).
@@ -49,6 +50,9 @@ class Decoder:
     ``shared_expert_gate``: it is multiplied by a sigmoid of its own. ``moe_latent_size``: experts read and give vectors so wide, with a
     product before and after all of them (0: as wide as the hidden state).
 
+    ``mixture_beside``: a layer has an MLP and a mixture beside each other (Gemma 4).
+
+    ``layer_input_size``: each layer has an input so wide of its own, from a table of ``layer_input_vocab`` entries; 0: none.
     ``embedding_scale``: the embedding is multiplied by a number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2).
     ``dropout``: the share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in attention that is not
     one kernel; ``embedding_dropout``: of the embedding. ``names``: whose names the parts have (:data:`hosim.models.names.NAMES`).
@@ -117,6 +121,11 @@ class Decoder:
     shared_intermediate_size: int = 0
     shared_expert_gate: bool = False
     moe_latent_size: int = 0
+    mixture_beside: bool = False
+    shares_keys: bool = False
+    value_norm: bool = False
+    layer_input_size: int = 0
+    layer_input_vocab: int = 0
     conv_kernel: int = 0
     conv_bias: bool = False
     state_heads: int = 0

@@ -15,6 +15,7 @@ from hosim.errors import InputError
 from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
 from hosim.models.configs_of_gated import GATED
+from hosim.models.configs_of_gemma4 import OF_GEMMA4
 from hosim.models.configs_of_mixers import OF_MIXERS
 from hosim.models.configs_of_others import OTHERS
 from hosim.models.configs_of_parts import OF_PARTS
@@ -54,10 +55,11 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
     """
     kind = config.get("model_type")
-    where, inside = next(((key, config[key]) for key in _TEXTS if isinstance(config.get(key), Mapping)), ("", {}))
+    where = next((key for key in _TEXTS if isinstance(config.get(key), Mapping)), "")
+    inside: Mapping[str, Any] = config[where] if where else {}
     if isinstance(kind, str) and (kind not in READERS or kind in _WITH_TEXT) and (inside or kind in _WITH_TEXT):
         # the text of older files lies among the other keys, or has no type of its own
-        inside = {**(inside or config), "model_type": inside.get("model_type", _WITH_TEXT.get(kind))}
+        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind)}
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
@@ -123,5 +125,5 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
     }
 )
 """Models whose config has a text model, and its type where the config does not say."""
-READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **OF_MIXERS, **PLAIN, **OTHERS})
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **OF_MIXERS, **OF_GEMMA4, **PLAIN, **OTHERS})
 """By ``model_type``."""

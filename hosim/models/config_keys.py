@@ -30,6 +30,7 @@ _UNTIMED: Mapping[str, str] = MappingProxyType(
     {
         "attn_logit_softcapping": "the bound on attention's scores",
         "residual_multiplier": "multiplying what attention and MLP add",
+        "clip_qkv": "the bounds of queries, keys and values",
         "logits_scaling": "dividing the logits",
         "logit_scale": "multiplying the logits",
     }

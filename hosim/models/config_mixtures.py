@@ -42,7 +42,9 @@ def mixture(
         if grouped:
             how["n_group"] = keys.either("n_group", "num_expert_group", default=1)
         if sizes["num_experts_per_tok"] > sizes["num_experts"]:
-            raise keys.refusal("num_experts_per_tok", f"expected at most the {sizes['num_experts']} experts, got {sizes['num_experts_per_tok']}")
+            raise keys.refusal(
+                "num_experts_per_tok", f"expected at most the {sizes['num_experts']} experts, got {sizes['num_experts_per_tok']}"
+            )
         return {**sizes, **how, **({LAYERS: [{} if is_sparse else DENSE for is_sparse in where(keys)]} if where else {})}
 
     return read

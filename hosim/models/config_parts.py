@@ -1,7 +1,8 @@
 """The parts that architectures are made of, each from the keys of a ``config.json`` that say how large it is.
 
-A part is a function from keys to fields of :class:`~hosim.models.config.Decoder`; what differs from layer to layer is a list of fields, one a
-layer, under :data:`LAYERS`. A family is a line of parts (:mod:`hosim.models.configs_of_parts`).
+A part is a function from keys to fields of :class:`~hosim.models.config.Decoder`; what differs from layer to
+layer is a list of fields, one a layer, under :data:`LAYERS`.
+A family is a line of parts (:mod:`hosim.models.configs_of_parts`).
 """
 
 from __future__ import annotations
@@ -196,11 +197,13 @@ def all_windowed(keys: Keys) -> Fields:
     return {"sliding_window": keys.window()}
 
 
-def mixed(linear: Fields, usual: Callable[[int, Keys], str] | None = None, *, others: Fields | None = None, key: str = "layer_types") -> Part:
+def mixed(
+    linear: Fields, usual: Callable[[int, Keys], str] | None = None, *, others: Fields | None = None, key: str = "layer_types"
+) -> Part:
     """Layers of ``linear`` among those of attention, as ``layer_types`` says; ``others`` are fields of those of attention."""
 
     def read(keys: Keys) -> Fields:
-        known = {**dict.fromkeys(_FULL, {**(others or {})}), **dict.fromkeys(_LINEAR, linear)}
+        known = {**{name: others or {} for name in _FULL}, **dict.fromkeys(_LINEAR, linear)}
         return {LAYERS: named_layers(keys, key, known, lambda n: usual(n, keys) if usual else _LINEAR[0])}
 
     return read

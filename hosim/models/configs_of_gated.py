@@ -13,6 +13,7 @@ from hosim.models.config_parts import LAYERS, kinds_of, late_windows, windows
 from hosim.models.config_parts import decoder_of as _decoder
 from hosim.models.config_parts import latent as _latent
 
+
 def _biases(keys: Keys, default: bool = False) -> dict[str, Any]:
     """Biases of queries, keys, values and the output, all or none."""
     return dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", default))
@@ -191,7 +192,7 @@ def _stablelm(keys: Keys) -> Decoder:
 
 
 def _cohere(keys: Keys) -> Decoder:
-    normed = {"qk_norm": True, "qk_norm_over": "each"} if keys.flag("use_qk_norm", False) else {}
+    normed: dict[str, Any] = {"qk_norm": True, "qk_norm_over": "each"} if keys.flag("use_qk_norm", False) else {}
     return _decoder(keys, **_parallel(keys), **normed)
 
 

@@ -37,8 +37,8 @@ _GATED: Mapping[str, Any] = MappingProxyType({"attention_gate": "queries", "name
 _SHARED = shared_wide("shared_expert_intermediate_size", 512, gated=True)
 _BLOCKS: Mapping[str, Fields] = MappingProxyType(
     {
-        **dict.fromkeys(("linear_attention", "mamba"), {"mixer": "mamba2", "has_mlp": False}),
-        **dict.fromkeys(("full_attention", "attention"), {"has_mlp": False}),
+        **{name: {"mixer": "mamba2", "has_mlp": False} for name in ("linear_attention", "mamba")},
+        **{name: {"has_mlp": False} for name in ("full_attention", "attention")},
         "mlp": {"mixer": "none", **DENSE},
         "moe": {"mixer": "none"},
     }
@@ -147,7 +147,7 @@ def _olmo(keys: Keys) -> Fields:
     heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
     wide = hidden // heads
     sizes = delta((heads, heads), (int(0.75 * wide), int(2 * 0.75 * wide)))(keys)
-    known = {"linear_attention": {"mixer": "delta_own"}, "full_attention": {"pre_norms": False, "post_norms": True}}
+    known: dict[str, Fields] = {"linear_attention": {"mixer": "delta_own"}, "full_attention": {"pre_norms": False, "post_norms": True}}
     layers = count_of_layers(keys)
     full = range(3, layers, 4) if layers > 3 else (layers - 1,)
     return {**sizes, LAYERS: named_layers(keys, "layer_types", known, lambda n: "full_attention" if n in full else "linear_attention")}
@@ -165,9 +165,7 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
     {
         "qwen3_next": by_parts(*_QWEN, mixture(10, count=512, where=stepped), _SHARED, mixed({"mixer": "delta"}, every(4)), **_GATED),
         "qwen3_5_text": by_parts(*_QWEN, mixed({"mixer": "delta_apart"}, every(4)), **_GATED),
-        "qwen3_5_moe_text": by_parts(
-            *_QWEN, mixture(8, count=256), no_dense, _SHARED, mixed({"mixer": "delta_apart"}, every(4)), **_GATED
-        ),
+        "qwen3_5_moe_text": by_parts(*_QWEN, mixture(8, count=256), no_dense, _SHARED, mixed({"mixer": "delta_apart"}, every(4)), **_GATED),
         "olmo_hybrid": by_parts(biases(), normed_heads(over="all"), _olmo, names="qwen-moe"),
         "kimi_linear": by_parts(
             only(attention_bias=False),
@@ -180,9 +178,7 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             names="kimi-linear",
         ),
         "bamba": by_parts(biases(), turned(0.5), mamba2(), _bamba, names="jamba"),
-        "granitemoehybrid": by_parts(
-            biases(), mamba2(), mixed({"mixer": "mamba2"}), _granite, embedding_scale=True, fused_gate_up=True
-        ),
+        "granitemoehybrid": by_parts(biases(), mamba2(), mixed({"mixer": "mamba2"}), _granite, embedding_scale=True, fused_gate_up=True),
         "falcon_h1": by_parts(
             only(mamba_proj_bias=False, projectors_bias=False),
             biases(),
@@ -193,7 +189,13 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             names="jamba",
         ),
         "nemotron_h": by_parts(
-            heads_of(128), activation("mlp_hidden_act", "relu2"), _nemotron_h, gated_mlp=False, positions="none", names="nemotron-h"
+            heads_of(128),
+            activation("mlp_hidden_act", "relu2"),
+            _nemotron_h,
+            gated_mlp=False,
+            tie_word_embeddings=False,
+            positions="none",
+            names="nemotron-h",
         ),
         "mamba2": by_parts(_mamba2_alone, tied(False), mixer="mamba2", names="mamba", **_NO_HEADS),
         "mamba": by_parts(mamba("", norms=False), tied(), mixer="mamba", names="mamba", **_NO_HEADS),

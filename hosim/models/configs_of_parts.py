@@ -17,7 +17,6 @@ from hosim.models.config_parts import (
     bare_layers,
     biases,
     by_parts,
-    count_of_layers,
     every_nth_full,
     heads_of,
     indexed,
@@ -106,7 +105,7 @@ def _llama4(keys: Keys) -> Fields:
 
 def _afmoe(keys: Keys) -> Fields:
     every, window = keys.size("global_attn_every_n_layers", 4), keys.size("sliding_window", 1024)
-    known = {"sliding_attention": {"sliding_window": window}, "full_attention": {"positions": "none"}}
+    known: dict[str, Fields] = {"sliding_attention": {"sliding_window": window}, "full_attention": {"positions": "none"}}
     return {LAYERS: named_layers(keys, "layer_types", known, lambda n: "sliding_attention" if (n + 1) % every else "full_attention")}
 
 
@@ -114,9 +113,7 @@ def _post_norms(keys: Keys) -> Fields:
     return {"post_norms": keys.flag("use_post_norm", False)}
 
 
-_GLM4_MOE = by_parts(
-    biases(out=False), turned(0.5), normed_heads("use_qk_norm", default=False), _groups(1), shared("n_shared_experts", 1)
-)
+_GLM4_MOE = by_parts(biases(out=False), turned(0.5), normed_heads("use_qk_norm", default=False), _groups(1), shared("n_shared_experts", 1))
 _NO_BIAS = only(attention_bias=False)
 _SPARSE_LATENT = (_NO_BIAS, latent, _groups(3), shared("n_shared_experts", 1))
 _GRANITE_MOE = (biases(), mixture(2, width="intermediate_size", count=8))
@@ -147,7 +144,9 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "youtu": by_parts(_NO_BIAS, latent, tied()),
         "minicpm3": by_parts(_NO_BIAS, latent, tied(), embedding_scale=True),
         "minimax_m2": by_parts(turned(1.0), normed_heads(over="all"), mixture(8, width="intermediate_size", **_SIGMOID)),
-        "phimoe": by_parts(biases(), all_windowed, _head_bias, mixture(2, width="intermediate_size", count=16), norm="layer", names="phimoe"),
+        "phimoe": by_parts(
+            biases(), all_windowed, _head_bias, mixture(2, width="intermediate_size", count=16), norm="layer", names="phimoe"
+        ),
         "qwen2_moe": by_parts(
             late_windows(28),
             biases(True, key="qkv_bias", out=False),
@@ -166,7 +165,12 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "exaone_moe": by_parts(normed_heads(), every_nth_full(4, bare=True), _groups(1), shared("num_shared_experts", 1)),
         "ernie4_5": by_parts(heads_of(128), _all_biases, tied()),
         "ernie4_5_moe": by_parts(
-            _all_biases, tied(), mixture(6, count=64, added="parameter", where=between), shared("moe_num_shared_experts", 2)
+            _all_biases,
+            lambda keys: {"head_bias": keys.flag("use_bias", False)},
+            tied(),
+            mixture(6, count=64, added="parameter", where=between),
+            shared("moe_num_shared_experts", 2),
+            names="ernie",
         ),
         "dots1": by_parts(biases(), normed_heads(), listed_windows(_late_window), _groups(0), shared("n_shared_experts")),
         "hunyuan_v1_dense": by_parts(*_HUNYUAN, names="hunyuan"),
@@ -189,7 +193,9 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "cwm": by_parts(listed_windows(_first_full)),
         "arcee": by_parts(biases(), activation("hidden_act", "relu2"), gated_mlp=False),
         "nemotron": by_parts(biases(), activation("hidden_act", "relu2"), turned(0.5), **_PLAIN),
-        "jais2": by_parts(biases(True), activation("hidden_act", "relu2"), lambda keys: {"mlp_bias": keys.flag("mlp_bias", True)}, **_PLAIN),
+        "jais2": by_parts(
+            biases(True), activation("hidden_act", "relu2"), lambda keys: {"mlp_bias": keys.flag("mlp_bias", True)}, **_PLAIN
+        ),
         "helium": by_parts(heads_of(128), biases(out=False)),
         "apertus": by_parts(biases(), normed_heads(), activation("hidden_act", "xielu"), gated_mlp=False, names="apertus"),
         "hyperclovax": by_parts(biases(), _post_norms, embedding_scale=True, names="hyperclovax"),

@@ -20,13 +20,15 @@ from hosim.models.functions import (
     linear,
     scale,
 )
-from hosim.models.grouped_attention import Positions, grouped_attention
+from hosim.models.grouped_attention import grouped_attention
 from hosim.models.kv_cache import make_cache
 from hosim.models.latent_attention import latent_attention
+from hosim.models.layer_inputs import from_input, inputs_of_layers
 from hosim.models.mixers import mixer
-from hosim.models.mlp import feed_forward, mixture
+from hosim.models.mlp import beside, feed_forward, mixture
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm
+from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 
@@ -36,11 +38,13 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     names = NAMES[config.names]
     with t.scope(names.model):
         x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
+        inputs = inputs_of_layers(t, config, run, x) if first else None
         turns, slopes, mask = _all_turns(t, config, run), _slopes(t, config, run), _mask(t, run)
         pending: Value | None = None
+        made: dict[bool, tuple[Value, Value, tuple[Value, ...]]] = {}
         for n in layers_of(config, run):
             sizes = layer_sizes(config, n)
-            shared = Positions(turns.get(_turned_width(sizes)), slopes, mask)
+            shared = Positions(turns.get(_turned_width(sizes)), slopes, mask, inputs, made)
 
             def layer(x: Value, n: int = n, sizes: Decoder = sizes, shared: Positions = shared) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
@@ -48,7 +52,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
 
             if run.merged:
                 with t.scope(f"{names.layers}.{n}"):
-                    x, pending = engine_layer(t, sizes, run, n, x, pending, (*(shared.turns or ()), *shared.slopes))
+                    x, pending = engine_layer(t, sizes, run, n, x, pending, shared)
             else:
                 x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         if not last:
@@ -152,7 +156,7 @@ def _mask(t: Tape, run: Run) -> Value | None:
 def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positions) -> Value:
     names = NAMES[config.names]
     if config.mixer == "none":
-        return _with_mlp(t, config, run, n, x)
+        return _with_mlp(t, config, run, n, x, shared.inputs)
     inside = decoder_norm(t, config, run, names.before_attention, x) if config.pre_norms else x
     y = _mixed(t, config, run, inside, shared)
     if config.post_norms:
@@ -163,7 +167,7 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
         z = _mlp(t, config, run, n, inside)
         return add(t, x, add(t, dropout(t, y, config.dropout), dropout(t, z, config.dropout), "add_mlp"), "add_block")
     x = dropout_added(t, x, y, config.dropout, "add_attn", fused=run.fused)
-    return _with_mlp(t, config, run, n, x) if config.has_mlp else x
+    return _with_mlp(t, config, run, n, x, shared.inputs) if config.has_mlp else x
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
@@ -178,21 +182,24 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
                 found.append(latent_attention(t, config, run, inside, shared.turns, shared.mask, cache))
             else:
                 found.append(grouped_attention(t, config, run, inside, shared, cache))
-    return found[0] if len(found) == 1 else add(t, *found, "add_mixers")
+    return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
 
 
-def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
-    """``x`` plus what the MLP or the mixture makes of it."""
+def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Value | None) -> Value:
+    """``x`` plus what the MLP or the mixture makes of it, and of the layer's own input."""
     names = NAMES[config.names]
     y = _mlp(t, config, run, n, decoder_norm(t, config, run, names.before_mlp, x) if config.pre_norms else x)
+    if config.mixture_beside and config.num_experts:
+        y = beside(t, config, run, x, y, mixture)
     if config.post_norms:
         y = decoder_norm(t, config, run, names.after_mlp, y)
-    return dropout_added(t, x, y, config.dropout, "add_mlp", fused=run.fused)
+    x = dropout_added(t, x, y, config.dropout, "add_mlp", fused=run.fused)
+    return x if inputs is None else add(t, x, from_input(t, config, run, x, inputs), "add_input")
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
     names = NAMES[config.names]
-    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace
+    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
     with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
         if is_mixture:
             return mixture(t, config, run, x)

@@ -6,7 +6,6 @@ the norm after it, and a mixture of experts is one kernel that sorts, multiplies
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hosim.costmodel.kernels.expert_loads import share_touched
@@ -15,42 +14,60 @@ from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
-from hosim.models.kv_cache import PAST, make_cache
+from hosim.models.kv_cache import PAST, Cache, make_cache
 from hosim.models.latent_attention import latent_attention
+from hosim.models.layer_inputs import from_input
 from hosim.models.mixers import mixer
-from hosim.models.mlp import choose_experts, correction, expert_factor, experts_read, feed_forward, first_factor, gated_share, narrowed, widened
+from hosim.models.mlp import (
+    beside,
+    choose_experts,
+    correction,
+    expert_factor,
+    experts_read,
+    feed_forward,
+    first_factor,
+    gated_share,
+    narrowed,
+    scaled_weights,
+    widened,
+)
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, head_norm_parameters, norm_parameters
+from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 
-def engine_layer(
-    t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, places: Sequence[Value]
-) -> tuple[Value, Value]:
+def engine_layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, shared: Positions) -> tuple[Value, Value]:
     """The sum so far and what the layer adds to it.
 
-    ``pending`` is what the layer before adds; ``places`` are what attention reads of positions.
+    ``pending`` is what the layer before adds; ``shared`` has what attention reads of positions.
     """
     names = NAMES[config.names]
     if config.mixer == "none":
-        return _with_mlp(t, config, run, n, x, pending)
+        return _with_mlp(t, config, run, n, x, pending, shared.inputs)
     x, inside = _entering(t, config, run, names.before_attention, x, pending)
-    y = _mixed(t, config, run, inside, places)
+    y = _mixed(t, config, run, inside, shared)
     if config.post_norms:
         y = decoder_norm(t, config, run, names.after_attention, y)
     if config.parallel_block:
         if not config.shared_norm:
             inside = decoder_norm(t, config, run, names.before_mlp, x)
         return x, add(t, y, _mlp(t, config, run, n, inside), "add_mlp")
-    return _with_mlp(t, config, run, n, x, y) if config.has_mlp else (x, y)
+    return _with_mlp(t, config, run, n, x, y, shared.inputs) if config.has_mlp else (x, y)
 
 
-def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None) -> tuple[Value, Value]:
+def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, inputs: Value | None) -> tuple[Value, Value]:
     """The sum so far, and what the MLP or the mixture adds to it."""
     names = NAMES[config.names]
     x, inside = _entering(t, config, run, names.before_mlp, x, pending)
     y = _mlp(t, config, run, n, inside)
-    return x, decoder_norm(t, config, run, names.after_mlp, y) if config.post_norms else y
+    if config.mixture_beside and config.num_experts:
+        y = beside(t, config, run, x, y, _mixture)
+    y = decoder_norm(t, config, run, names.after_mlp, y) if config.post_norms else y
+    if inputs is None:
+        return x, y
+    x = add(t, x, y, "add_mlp")
+    return x, from_input(t, config, run, x, inputs)
 
 
 def _entering(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
@@ -61,14 +78,14 @@ def _entering(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: 
     return x, x
 
 
-def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, places: Sequence[Value]) -> Value:
+def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
     """What attention, another mixer of tokens, or both beside each other make of ``inside``."""
     mixers = config.mixer.split("+")
     found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
     if "attention" in mixers:
         with t.scope(NAMES[config.names].attention):
-            found.append(_attention(t, config, run, inside, places))
-    return found[0] if len(found) == 1 else add(t, *found, "add_mixers")
+            found.append(_attention(t, config, run, inside, shared))
+    return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
 
 
 def added_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
@@ -88,7 +105,7 @@ def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
     names = NAMES[config.names]
-    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace
+    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
     with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
         if is_mixture:
             return _mixture(t, config, run, x)
@@ -97,7 +114,8 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
         return _gated_mlp(t, config, run, x, config.intermediate_size)
 
 
-def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Value]) -> Value:
+def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> Value:
+    places = (*(shared.turns or ()), *shared.slopes)
     if config.kv_lora_rank:
         turns = (places[0], places[1]) if places else None
         return latent_attention(t, config, replace(run, fused=True), x, turns, None, make_cache(t, config, run))
@@ -106,31 +124,32 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
     wide = config.v_head_dim or width
     gates = heads * wide if config.attention_gate else 0
-    rows = (heads + kv_heads) * width + (0 if config.keys_are_values else kv_heads * wide)
+    made = 0 if config.shares_keys else kv_heads * (width + (0 if config.keys_are_values else wide))
+    rows = heads * width + made
     both = projected(t, run, names.qkv, x, rows + gates, bias=config.qkv_bias)
     both, *gate = split(t, both, (rows, gates), "split_gate") if gates else [both]
     if config.qk_norm:
         norms = []
-        for name, count in (("q", heads), ("k", kv_heads)):
+        for name, count in (("q", heads), *([] if config.shares_keys else [("k", kv_heads)])):
             with t.scope(getattr(names, f"{name}_norm")):
                 norms += head_norm_parameters(t, config, run, count, width)
         both = t.op("qk_norm", "norm", [both, *norms], both.shape)
-    cache = make_cache(t, config, run)
+    cache, earlier = _keys_of(t, config, run, both, shared)
     window = config.sliding_window or NO_WINDOW
     keys = min(run.context, window) if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
     kept = [] if cache is None else [cache.first, cache.second]
-    read = [value.part(PAST) for value in kept if value.parts]
-    written = {} if cache is None else cache.written(*kept)
+    read = kept if config.shares_keys else [value.part(PAST) for value in kept if value.parts]
+    written = {} if cache is None or config.shares_keys else cache.written(*kept)
     result = batch * tokens * heads * wide * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
-    passed = both.size + sum([value.size for value in beside]) + result
+    passed = sum([value.size for value in (both, *earlier, *beside)]) + result
     with t.on(run.attention_on):
         (y,) = t.ops(
             "attention",
             "attention",
-            [both, *beside, *read],
+            [both, *earlier, *beside, *read],
             [((batch, tokens, heads * wide), both.dtype)],
             **written,
             flops=2 * batch * heads * tokens * min(keys, window) * (width + wide),
@@ -146,6 +165,18 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, places: Sequence[Va
     return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
 
+def _keys_of(t: Tape, config: Decoder, run: Run, both: Value, shared: Positions) -> tuple[Cache | None, tuple[Value, ...]]:
+    """The cache of the layer's keys, and what else has them: the product of an earlier layer whose keys it shares."""
+    key = config.sliding_window > 0
+    if not config.shares_keys:
+        cache = make_cache(t, config, run)
+        shared.made[key] = both, both, () if cache is None else (cache.first, cache.second)
+        return cache, ()
+    source, _, kept = shared.made[key]
+    cache = Cache(kept[0], kept[1], True) if kept and run.phase == "decode" else None
+    return cache, () if run.phase == "decode" else (source,)
+
+
 def _gated_mlp(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Value:
     names, mine = NAMES[config.names], width // run.tensor
     both = projected(t, run, names.gate_up, x, 2 * mine, bias=config.mlp_bias)
@@ -153,17 +184,20 @@ def _gated_mlp(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Valu
     return all_reduced(t, run, projected(t, run, names.down, inside, x.shape[-1], bias=config.mlp_bias))
 
 
-def _mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
+def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None = None) -> Value:
     tokens, hidden = x.rows, x.shape[-1]
     top, mine = config.num_experts_per_tok, config.num_experts // run.expert
     tensor = run.tensor if run.expert == 1 else 1
     width = config.moe_intermediate_size // tensor
     gate = NAMES[config.names].router
     offset = t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
-    scores = linear(t, x, t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype), offset, label="router")
-    added = correction(t, config, run, f"{gate}.e_score_correction_bias")
+    scores = linear(
+        t, x if scored is None else scored, t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype), offset, label="router"
+    )
+    added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
     beside = [] if added is None else [added]
     weights, chosen = t.ops("topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")])
+    weights = scaled_weights(t, config, run, weights, chosen)
     rows = narrowed(t, config, run, x.view(tokens, hidden))
     hidden = rows.shape[-1]
     if run.expert > 1:

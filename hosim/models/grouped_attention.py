@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hosim.models.attention import attention, rotated
 from hosim.models.collectives import all_reduced, of_own_heads, replicated
 from hosim.models.config import Decoder, Run, key_heads
@@ -14,19 +12,11 @@ from hosim.models.functions import activation, concatenated, mul, split
 from hosim.models.gathered_attention import gathered_attention
 from hosim.models.kv_cache import Cache, make_blocks
 from hosim.models.names import NAMES
-from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters
+from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
 from hosim.models.ring_attention import ring_attention
+from hosim.models.shared_by_layers import Positions
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """What the layers share: cosines and sines of rotary positions, slopes of scores, the mask of keys."""
-
-    turns: tuple[Value, Value] | None
-    slopes: tuple[Value, ...]
-    mask: Value | None
 
 
 def grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
@@ -49,14 +39,20 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
     batch, tokens, _ = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
+    if config.shares_keys:
+        return _shared_projections(t, config, run, x, shared)
     parts, copied = {"q": heads, "k": kv_heads, "v": kv_heads}, max(1, run.tensor // config.num_key_value_heads)
     widths = {"q": width, "k": width, "v": config.v_head_dim or width}
     gate: Value | None = None
+    made_of_keys = x
 
     def by_head(name: str, y: Value) -> Value:
         y = y.view(batch, tokens, parts[name], widths[name])
         if config.qk_norm and name != "v":
             y = _head_norm(t, config, run, f"{name}_norm", y)
+        if config.value_norm and name == "v":
+            with t.scope("v_norm"):
+                y = rms_norm(t, y, None, fused=run.fused)
         y = y.view(batch, parts[name], tokens, widths[name])
         return y if name == "v" else _turned(t, config, run, y, shared.turns, f"rope_{name}")
 
@@ -70,7 +66,7 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
         for (name, count), of in zip(parts.items(), (1, copied, copied), strict=True):
             rows = count * widths[name]
             if name == "v" and config.keys_are_values:
-                made.append(made_of_keys.view(batch, count, tokens, width))
+                made.append(by_head(name, made_of_keys))
                 continue
             gated = name == "q" and config.attention_gate == "queries"
             y = projected(t, run, getattr(names, name), x, 2 * rows if gated else rows, bias=config.qkv_bias, copies=(rows, of))
@@ -82,6 +78,16 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
     if config.attention_gate == "own":
         gate = projected(t, run, names.attention_gate, x, heads * widths["v"])
     return q, k, v, gate
+
+
+def _shared_projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> tuple[Value, Value, Value, None]:
+    """Queries for the keys and values of an earlier layer."""
+    batch, tokens, _ = x.shape
+    heads, width = config.num_attention_heads // run.tensor, config.head_dim
+    q = projected(t, run, NAMES[config.names].q, x, heads * width, bias=config.qkv_bias).view(batch, tokens, heads, width)
+    q = _head_norm(t, config, run, "q_norm", q) if config.qk_norm else q
+    k, v, _ = shared.made[config.sliding_window > 0]
+    return _turned(t, config, run, q.view(batch, heads, tokens, width), shared.turns, "rope_q"), k, v, None
 
 
 def _head_norm(t: Tape, config: Decoder, run: Run, name: str, y: Value) -> Value:
@@ -101,8 +107,11 @@ def _attended(t: Tape, config: Decoder, run: Run, heads: tuple[Value, Value, Val
         return sparse_attention(t, run, q, (k, v), make_blocks(t, config, run), config.head_dim)
     extra: tuple[Value, ...] = ()
     kv_heads = k.shape[1]
-    if cache is not None:
+    if config.shares_keys:
+        extra = shared.made[config.sliding_window > 0][2]
+    elif cache is not None:
         k, v, extra = cache.update(t, k, v)
+    shared.made[config.sliding_window > 0] = k, v, extra
     select_blocks(t, run, q, kv_heads)
     drops, window = config.attention_dropout > 0, keys_read(config, run)
     scores = sinks(t, config, run)

@@ -61,7 +61,9 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     if not config.kv_lora_rank:
         return held_heads(t, run, tokens, key_heads(config, run), config.head_dim, values=config.v_head_dim)
     first, second = [
-        t.held(name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, (run.batch, tokens, width)))
+        t.held(
+            name, (run.batch, tokens, width), run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, (run.batch, tokens, width))
+        )
         for name, width in (("latent_cache", config.kv_lora_rank), ("rope_cache", config.qk_rope_head_dim))
     ]
     return Cache(first, second, run.phase == "decode")

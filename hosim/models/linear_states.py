@@ -51,5 +51,5 @@ def _with_state(
     if run.phase != "decode" and not run.cache:
         return t.op(label, kind, inputs, shape, flops=flops)
     kept = t.held(name, (run.batch, *state), dtype, "kv_cache", run.cache_home)
-    written = {"mutates": [kept]} if run.phase == "decode" else {"overwrites": [kept]}
-    return t.ops(label, kind, inputs, [(shape, inputs[0].dtype)], flops=flops, **written)[0]
+    mutated, overwritten = ([kept], []) if run.phase == "decode" else ([], [kept])
+    return t.ops(label, kind, inputs, [(shape, inputs[0].dtype)], flops=flops, mutates=mutated, overwrites=overwritten)[0]

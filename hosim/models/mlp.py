@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,11 +69,13 @@ def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Valu
     return mul(t, activated(t, run, config.hidden_act, gate), up)
 
 
-def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
+def mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None = None) -> Value:
     """The chosen experts' outputs by weight, and those of the shared ones.
 
     All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers; or, with
     ``run.chosen_experts``, each expert has two of its own. Tokens are assumed to spread evenly over the devices that share the experts.
+
+    ``scored`` is what the router reads, if it is something else than ``x``.
 
     Devices that share every expert and have tokens of their own gather those of all once, for the router, too, as torchtitan does.
     """
@@ -83,7 +85,8 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     flat = x.view(x.rows, x.shape[-1])
     names = NAMES[config.names]
     with t.scope(names.router):
-        weights, chosen = router(t, config, run, flat)
+        weights, chosen = router(t, config, run, flat if scored is None else scored)
+    weights = scaled_weights(t, config, run, weights, chosen)
     narrow = narrowed(t, config, run, flat)
     with t.scope(names.experts):
         y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, narrow, weights, chosen)
@@ -103,6 +106,23 @@ def gated_share(t: Tape, config: Decoder, run: Run, x: Value, shared: Value) -> 
     weight = t.parameter(f"{name}.weight", (1, x.shape[-1]), run.dtype)
     share = activation(t, linear(t, x, weight, label=name), "sigmoid", keeps="output")
     return mul(t, shared, share, "share")
+
+
+def beside(t: Tape, config: Decoder, run: Run, x: Value, y: Value, mixed: Callable[[Tape, Decoder, Run, Value, Value], Value]) -> Value:
+    """The norm of ``y``, which an MLP makes, plus that of what ``mixed`` makes of ``x`` by a router with a norm of its own (Gemma 4)."""
+    y = decoder_norm(t, config, run, "post_feedforward_layernorm_1", y)
+    flat = x.view(x.rows, x.shape[-1])
+    scored = t.op("router.norm", "norm", [flat, t.parameter("router.scale", (flat.shape[-1],), run.dtype)], flat.shape)
+    z = mixed(t, config, run, decoder_norm(t, config, run, "pre_feedforward_layernorm_2", x), scored)
+    return add(t, y, decoder_norm(t, config, run, "post_feedforward_layernorm_2", z), "add_mixture")
+
+
+def scaled_weights(t: Tape, config: Decoder, run: Run, weights: Value, chosen: Value) -> Value:
+    """The weights of the chosen experts, each times a number of its own beside an MLP (Gemma 4)."""
+    if not config.mixture_beside:
+        return weights
+    own = t.parameter("router.per_expert_scale", (config.num_experts,), run.dtype)
+    return t.op("expert_scale", "elementwise", [weights, own, chosen], weights.shape)
 
 
 def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
@@ -135,7 +155,7 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
     if scores_of(config) == "softmax":
         offset = t.parameter("bias", (config.num_experts,), run.dtype) if config.expert_bias else None
         chances = softmax(t, linear(t, x, weight, offset, label="router"), "fp32")
-        added = correction(t, config, run, "e_score_correction_bias")
+        added = correction(t, config, run, NAMES[config.names].correction)
         if added is None:
             found, chosen = _top(t, chances, top)
         else:
@@ -145,7 +165,7 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
         shares = mul(t, found, total, "div")
         return shares if config.router_fp32 and not run.merged else cast(t, shares, run.dtype), chosen
     scores = activation(t, linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"), "sigmoid", keeps="output")
-    bias = correction(t, config, run, "e_score_correction_bias")
+    bias = correction(t, config, run, NAMES[config.names].correction)
     left = replace(scores, node=0) if bias is None else add(t, replace(scores, node=0), bias)
     if config.n_group:
         groups = t.op("group_topk", "sort", [left], (tokens, config.n_group), accessed=left.size + 8 * tokens * config.n_group)

@@ -34,6 +34,7 @@ class PartNames:
     mlp: str = "mlp"
     mixture: str | None = None
     router: str = "gate"
+    correction: str = "e_score_correction_bias"
     experts: str = "experts"
     shared: str = "shared_experts"
     shared_gate: str = "shared_expert_gate"
@@ -78,12 +79,8 @@ NAMES: Mapping[str, PartNames] = {
         mixer="mamba",
     ),
     "granite-dense": PartNames(mlp="shared_mlp", gate_up="input_linear", down="output_linear", mixer="mamba"),
-    "jamba": PartNames(
-        mixer="mamba", mlp="feed_forward", router="router", before_mlp="pre_ff_layernorm", norm="final_layernorm"
-    ),
-    "nemotron-h": PartNames(
-        table="embeddings", before_attention="norm", attention="mixer", before_mlp="norm", mlp="mixer", norm="norm_f"
-    ),
+    "jamba": PartNames(mixer="mamba", mlp="feed_forward", router="router", before_mlp="pre_ff_layernorm", norm="final_layernorm"),
+    "nemotron-h": PartNames(table="embeddings", before_attention="norm", attention="mixer", before_mlp="norm", mlp="mixer", norm="norm_f"),
     "mamba": PartNames(model="backbone", table="embeddings", before_attention="norm", norm="norm_f"),
     "kimi-linear": PartNames(mixer="self_attn"),
     "lfm2": PartNames(
@@ -113,6 +110,8 @@ NAMES: Mapping[str, PartNames] = {
     ),
     "nanochat": PartNames(up="fc1", down="fc2"),
     "afmoe": PartNames(router="router.gate", before_mlp="pre_mlp_layernorm", after_mlp="post_mlp_layernorm"),
+    "gemma4": PartNames(before_mlp="pre_feedforward_layernorm", mixture="", router="router.proj"),
+    "ernie": PartNames(correction="moe_statics.e_score_correction_bias"),
     "phi": PartNames(out="dense", up="fc1", down="fc2", norm="final_layernorm"),
     "opt": PartNames(
         model="model.decoder",

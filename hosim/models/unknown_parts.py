@@ -16,7 +16,6 @@ UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
         "diffllama": "the difference of two attentions",
         "doge": "the mask of dynamic attention",
         "gemma3n_text": "alternating updates and learned residual blocks (altup_num_inputs, laurel_rank)",
-        "gemma4_text": "inputs of each layer and keys that layers share (hidden_size_per_layer_input, num_kv_shared_layers)",
         "jetmoe": "mixtures of attention",
         "laguna": "a gate of a number for each head, and heads that differ in number between layers (gating)",
         "longcat_flash": "two attentions a layer and experts that compute nothing (zero_expert_num)",

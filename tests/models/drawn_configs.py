@@ -12,7 +12,7 @@ FAMILIES = sorted(READERS.keys() - {"kimi_k2"})
 """Those that transformers has a config class for."""
 NO_CAUSAL = {"qwen2_vl_text": "Qwen2VLTextModel", "qwen2_5_vl_text": "Qwen2_5_VLTextModel", "qwen3_vl_text": "Qwen3VLTextModel"}
 NO_CAUSAL |= {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel", "emu3_text_model": "Emu3TextModel"}
-"""Text models that transformers has inside a larger one only: these have no output layer."""
+"""Text models that transformers has inside a larger one only: these have no output layer, and names without ``model``."""
 NOT_CAUSAL = ("bert", "t5", "mt5", "whisper", "vit")
 _TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
 _COUNTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
@@ -68,7 +68,8 @@ def drawn(kind, rng):
         **dict.fromkeys(_TOPS, rng.randint(1, 3)),
         **_linear(rng, layers),
     }
-    flags = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "qkv_bias", "attention_out_bias", "use_post_norm", "use_bias")
+    flags = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "qkv_bias", "attention_out_bias")
+    flags += ("use_post_norm", "use_bias")
     config = {key: value for key, value in sizes.items() if key in has}
     config |= {key: rng.random() < 0.5 for key in flags if isinstance(has.get(key), bool)}
     return config | _own(kind, rng, config)
@@ -98,17 +99,29 @@ def _linear(rng, layers):
 
 def _own(kind, rng, config):
     """What only some families take."""
-    if kind in ("glm4_moe_lite", "glm_moe_dsa", "deepseek_v2", "deepseek_v3", "deepseek_v32", "youtu", "minicpm3", "kimi_linear", "sarvam_mla"):
+    if kind in (
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "youtu",
+        "minicpm3",
+        "kimi_linear",
+        "sarvam_mla",
+    ):
         return {"attention_bias": False}
     if kind == "opt":
         return {"word_embed_proj_dim": config["hidden_size"]}
     if kind == "internlm3":
-        return {"qkv_bias": config["attention_bias"]}
+        return {"mlp_bias": config["attention_bias"]}
     if kind == "nemotron_h":
         kinds = ["linear_attention", "moe", "full_attention", "mlp"]
         layers = rng.sample(kinds, 4) + rng.choices(kinds, k=2)
         sizes = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "moe_shared_expert_intermediate_size": 40}
         return {"layers_block_type": layers, "moe_latent_size": rng.choice((None, 16)), **sizes}
+    if kind.startswith("gemma4"):
+        return _gemma4(rng, config)
     if kind == "mamba2":
         return {"num_heads": config["hidden_size"] // 8, "head_dim": 16, "n_groups": 2}
     if kind in ("mamba", "falcon_mamba"):
@@ -119,6 +132,22 @@ def _own(kind, rng, config):
         kinds = ("conv", "full_attention")
         return {"layer_types": [rng.choice(kinds) for _ in range(config["num_hidden_layers"])]}
     return {"tie_word_embeddings": True} if kind == "gpt2" else {}
+
+
+def _gemma4(rng, config):
+    layers = config["num_hidden_layers"]
+    mixed = rng.random() < 0.5
+    return {
+        "layer_types": [("sliding_attention", "full_attention")[n % 2] for n in range(layers)],
+        "num_kv_shared_layers": rng.randint(0, layers - 2),
+        "global_head_dim": 64,
+        "num_global_key_value_heads": rng.choice((None, 1)),
+        "hidden_size_per_layer_input": rng.choice((0, 16)),
+        "vocab_size_per_layer_input": 100,
+        "enable_moe_block": mixed,
+        **{key: rng.random() < 0.5 for key in ("attention_k_eq_v", "use_double_wide_mlp")},
+        **({"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24} if mixed else {}),
+    }
 
 
 def _hybrid(kind, rng, config):
@@ -146,23 +175,17 @@ def model_on_meta(kind, config):
         return made.to_dict(), make(made, attn_implementation="eager")
 
 
-def sizes_apart(kind, config):
-    """The sizes of parameters that only the builder has, and that only transformers has, for a drawn config, raw and as saved."""
+def sizes_of_transformers(kind, config):
+    """The config as transformers saves it, and the elements of each parameter of its model."""
     saved, model = model_on_meta(kind, config)
-    theirs = {name: p.numel() for name, p in model.named_parameters()}
-    found = []
-    for each in (saved, {"model_type": kind, **config}):
-        if each is not saved and kind in _NEEDS_ALL:
-            continue
-        graph = hosim.load({"model": {**each, "dtype": "bfloat16"}, "phase": "prefill", "sequence": 64, "routing": None})
-        ours = {}
-        for tensor in graph.tensors:
-            if tensor.kind in ("parameter", "expert"):
-                ours[tensor.of] = ours.get(tensor.of, 0) + tensor.size_bytes // 2
-        ours = {name: size for name, size in ours.items() if kind not in NO_CAUSAL or name != "lm_head.weight"}
-        mine, others = Counter(ours.values()), Counter(theirs.values())
-        found.append((mine - others, others - mine, ours.keys() - theirs.keys()))
+    return saved, {name: p.numel() for name, p in model.named_parameters()}
+
+
+def sizes_of_builder(kind, config, **run):
+    """The elements of each parameter of the graph of a config."""
+    graph = hosim.load({"model": {"model_type": kind, **config, "dtype": "bfloat16"}, "sequence": 64, "routing": None, **run})
+    found = Counter()
+    for tensor in graph.tensors:
+        if tensor.kind in ("parameter", "expert") and not (kind in NO_CAUSAL and tensor.of == "lm_head.weight"):
+            found[tensor.of] += tensor.size_bytes // 2
     return found
-
-
-_NEEDS_ALL = ()

@@ -1,0 +1,88 @@
+"""Gemma 4 from its ``config.json``: layers differ in the width of their heads, share keys, and have inputs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hosim.models.config import Decoder
+from hosim.models.config_keys import Keys
+from hosim.models.config_mixtures import mixture
+from hosim.models.config_parts import (
+    LAYERS,
+    Fields,
+    activation,
+    biases,
+    by_parts,
+    count_of_layers,
+    heads_of,
+    named_layers,
+    normed_heads,
+    tied,
+)
+
+
+def _full_layer(keys: Keys, n: int) -> Fields:
+    """What differs in layer ``n``, which sees all keys: wider heads, of which there may be fewer, and keys that are values, too."""
+    same = keys.flag("attention_k_eq_v", False)
+    found: Fields = {"sliding_window": 0, "keys_are_values": same}
+    if keys.value("per_layer_config") is not None:
+        own = keys.inside("per_layer_config").inside(str(n))
+        for name in ("head_dim", "num_key_value_heads"):
+            if own.value(name) is not None:
+                found[name] = own.size(name)
+        return found
+    found["head_dim"] = keys.size("global_head_dim", 512)
+    if same and keys.value("num_global_key_value_heads") is not None:
+        found["num_key_value_heads"] = keys.size("num_global_key_value_heads")
+    return found
+
+
+def _layers(keys: Keys) -> Fields:
+    count, window = count_of_layers(keys), keys.size("sliding_window", 512)
+    known: dict[str, Fields] = {"sliding_attention": {}, "full_attention": {"full": True}}
+    listed = named_layers(keys, "layer_types", known, lambda n: "sliding_attention" if (n + 1) % 6 else "full_attention")
+    full = [bool(each) for each in listed[:-1]] + [True]  # the last one always is
+    first = count - keys.size("num_kv_shared_layers", 0, 0)
+    if first <= 0 or {*full[:first]} != {*full}:
+        raise keys.refusal(
+            "num_kv_shared_layers", f"expected layers of each kind that make keys, got {count - first} of {count} that share"
+        )
+    wide = keys.size("intermediate_size") * (2 if keys.flag("use_double_wide_mlp", False) else 1)
+    layers = []
+    for n, sees_all in enumerate(full):
+        layer: Fields = _full_layer(keys, n) if sees_all else {"sliding_window": window}
+        layers.append(layer if n < first else {**layer, "shares_keys": True, "intermediate_size": wide})
+    return {LAYERS: layers}
+
+
+def _inputs_of_layers(keys: Keys) -> Fields:
+    width = keys.size("hidden_size_per_layer_input", 256, 0)
+    return {"layer_input_size": width, "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144) if width else 0}
+
+
+def _mixture(keys: Keys) -> Fields:
+    keys.only(use_bidirectional_attention="vision")
+    capped = {"final_softcap": keys.value("final_logit_softcapping") is not None}
+    return {**capped, **(mixture()(keys) if keys.flag("enable_moe_block", False) else {})}
+
+
+_READ = by_parts(
+    heads_of(256),
+    tied(),
+    biases(),
+    normed_heads(),
+    activation("hidden_activation", "gelu_pytorch_tanh"),
+    _mixture,
+    _inputs_of_layers,
+    _layers,
+    value_norm=True,
+    mlp_bias=False,
+    post_norms=True,
+    embedding_scale=True,
+    mixture_beside=True,
+    names="gemma4",
+)
+
+OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType({"gemma4_text": _READ})
+"""By ``model_type``."""
