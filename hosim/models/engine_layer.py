@@ -14,7 +14,7 @@ from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
-from hosim.models.kv_cache import PAST, Cache, make_cache
+from hosim.models.kv_cache import PAST, Cache, Written, make_cache, written
 from hosim.models.latent_attention import latent_attention
 from hosim.models.layer_inputs import from_input
 from hosim.models.mixers import mixer
@@ -141,7 +141,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
     kept = [] if cache is None else [cache.first, cache.second]
     read = kept if config.shares_keys else [value.part(PAST) for value in kept if value.parts]
-    written = {} if cache is None or config.shares_keys else cache.written(*kept)
+    new: Written = {} if cache is None or config.shares_keys else written(cache.decoding, *kept)
     result = batch * tokens * heads * wide * both.size // (both.rows * both.shape[-1])
     beside = [*places, *sinks(t, config, run)]
     passed = sum([value.size for value in (both, *earlier, *beside)]) + result
@@ -151,7 +151,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
             "attention",
             [both, *earlier, *beside, *read],
             [((batch, tokens, heads * wide), both.dtype)],
-            **written,
+            **new,
             flops=2 * batch * heads * tokens * min(keys, window) * (width + wide),
             accessed=passed + sum([tensor.size for tensor in kept]),
             kernel=kernel,

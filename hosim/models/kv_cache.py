@@ -23,6 +23,12 @@ class Written(TypedDict, total=False):
     overwrites: Sequence[Value]
 
 
+def written(decoding: bool, *kept: Value) -> Written:
+    """How an op writes new tokens to tensors of a cache: those of a prompt are all, and one of a step is a part or among others."""
+    whole = decoding and not any([value.parts for value in kept])
+    return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
     """One layer's cache as two tensors, allocated from the start for all tokens that it keeps: keys and values, or latents and theirs."""
@@ -31,15 +37,10 @@ class Cache:
     second: Value
     decoding: bool
 
-    def written(self, *kept: Value) -> Written:
-        """How an op writes new tokens to tensors of the cache: those of a prompt are all, and one of a step is a part or among others."""
-        whole = self.decoding and not any([value.parts for value in kept])
-        return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
-
     def update(self, t: Tape, first: Value, second: Value) -> tuple[Value, Value, tuple[Value, ...]]:
         """Write new tokens; returns what attention reads: the cache when decoding, else what was written, and the other tensors with it."""
         for new, kept, label in ((first, self.first, "cache_first"), (second, self.second, "cache_second")):
-            t.ops(label, "scatter", [new], [], **self.written(kept), accessed=new.size + replace(kept, shape=new.shape).size)
+            t.ops(label, "scatter", [new], [], **written(self.decoding, kept), accessed=new.size + replace(kept, shape=new.shape).size)
         if not self.decoding:
             return first, second, ()
         if self.first.dtype in FOR_TRANSFER:
@@ -55,7 +56,12 @@ class Cache:
 
 def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
     """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
-    if run.training or (run.phase == "prefill" and not run.cache) or (run.phase == "decode" and run.kv_block is not None):
+    if (
+        config.shares_keys
+        or run.training
+        or (run.phase == "prefill" and not run.cache)
+        or (run.phase == "decode" and run.kv_block is not None)
+    ):
         return None
     tokens = min(run.context if run.phase == "decode" else run.sequence, config.sliding_window or NO_WINDOW)
     if not config.kv_lora_rank:

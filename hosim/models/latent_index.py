@@ -9,7 +9,7 @@ from hosim.models.attention import rotated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import projected
 from hosim.models.functions import linear
-from hosim.models.kv_cache import NEW, parts_of_cache
+from hosim.models.kv_cache import parts_of_cache, written
 from hosim.models.norms import layer_norm
 from hosim.models.tape import Tape, Value
 
@@ -49,5 +49,5 @@ def _kept(t: Tape, run: Run, k: Value) -> tuple[Value, int]:
     shape = (k.shape[0], tokens, k.shape[-1])
     cache = t.held("index_cache", shape, run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, shape))
     accessed = k.size + replace(cache, shape=k.shape).size
-    t.ops("cache_index", "scatter", [k], [], overwrites=[cache.part(NEW)], accessed=accessed)
+    t.ops("cache_index", "scatter", [k], [], **written(run.phase == "decode", cache), accessed=accessed)
     return (cache if run.phase == "decode" else k), tokens

@@ -70,17 +70,21 @@ def test_presets_are_what_configs_say(name):
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ({"model_type": "rwkv"}, "model.model_type: expected a model_type that a builder knows, one of llama, mistral, .*; got 'rwkv'"),
+        ({"model_type": "rwkv"}, "model.model_type: no builder knows the time mixing of RWKV, which 'rwkv' has"),
+        ({"model_type": "llame"}, r"model.model_type: expected a model_type that a builder knows, .* \(near: llama.*\); .*; got 'llame'"),
         ({"model_type": ["llama"]}, r"model.model_type: expected .*; got \['llama'\]"),
         ({"model_type": "llama", "hidden_size": 8}, "model.num_attention_heads: expected a number, the config has none"),
         ({"model_type": "llama", **SMALL, "vocab_size": "many"}, "model.vocab_size: expected a number from 1 to 2.40, got 'many'"),
         ({"model_type": "phi", **SMALL, "qk_layernorm": True}, "model.qk_layernorm: the builder knows False only, got True"),
-        ({"model_type": "llama", **SMALL, "hidden_act": "relu6"}, "model.hidden_act: the builder knows silu, .*, relu only, got 'relu6'"),
+        (
+            {"model_type": "llama", **SMALL, "hidden_act": "relu6"},
+            "model.hidden_act: the builder knows silu, .*, relu, relu2, xielu only, got 'relu6'",
+        ),
         ({"model_type": "mpt", "attn_config": {"alibi": False}}, "model.attn_config.alibi: the builder knows True only, got False"),
         ({"model_type": "mpt", "attn_config": 3}, "model.attn_config: expected a mapping, got 3"),
         (
-            {"model_type": "gemma2", **SMALL, "layer_types": ["full_attention", "sliding_attention"]},
-            "model.layer_types: the builder knows layers of a sliding window with each n-th layer of full attention only",
+            {"model_type": "gemma2", **SMALL, "layer_types": ["full_attention", "linear_attention"]},
+            "model.layer_types: the builder knows 'sliding_attention' or 'full_attention' only, got 'linear_attention'",
         ),
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "model.text_config.hidden_size: expected a number, the"),
         ({"model_type": "llama", **SMALL, "tie_word_embeddings": 3}, "model.tie_word_embeddings: expected true or false, got 3"),
@@ -116,14 +120,16 @@ def test_each_nth_layer_sees_all_keys():
 
     def caches(config, **run):
         graph = hosim.load({"model": config, "phase": "decode", "context": 3000, **run})
-        sizes = wholes(graph, lambda tensor: tensor.kind == "kv_cache").values()
-        return [size // (2 * 16 * 2) for size in sizes][::2]  # 2 heads of 16 in 2 bytes
+        kept = wholes(graph, lambda tensor: tensor.kind == "kv_cache")
+        return [size // (2 * 16 * 2) for size in kept.values()][::2]  # 2 heads of 16 in 2 bytes
 
     for merged in (False, True):
         assert caches({"model_type": "gemma3_text", **sizes}, merged=merged) == [100, 100, 3000, 100, 100, 3000]
     assert caches({"model_type": "gemma2", **sizes}) == [100, 3000] * 3
     assert caches({"model_type": "gemma2", **sizes, "layer_types": ["sliding_attention"] * 6}) == [100] * 6
     assert caches({"model_type": "gemma2", **sizes, "layer_types": ["full_attention"] * 6}) == [3000] * 6
+    mixed = ["full_attention", "sliding_attention", "sliding_attention"] * 2
+    assert caches({"model_type": "gemma2", **sizes, "layer_types": mixed}) == [3000, 100, 100] * 2
 
 
 def test_each_dropout_of_a_config_is_its_own() -> None:
@@ -192,8 +198,8 @@ def test_a_file_is_a_workload(tmp_path):
     shown = CliRunner().invoke(app, ["workload", "show", str(path)])
     assert shown.exit_code == 2
     assert "config.json: vocab_size: expected a number, the config has none" in " ".join(shown.output.split())
-    path.write_text(json.dumps({"model_type": "mamba"}))
-    with pytest.raises(InputError, match=r"config\.json: model_type: expected a model_type"):
+    path.write_text(json.dumps({"model_type": "xlstm"}))
+    with pytest.raises(InputError, match=r"config\.json: model_type: no builder knows the memories of xLSTM"):
         hosim.load(path)
 
 

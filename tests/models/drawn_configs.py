@@ -111,6 +111,8 @@ def _own(kind, rng, config):
         "sarvam_mla",
     ):
         return {"attention_bias": False}
+    if kind == "helium":  # its output product is as wide as the hidden state on both sides
+        return {"head_dim": config["hidden_size"] // config["num_attention_heads"]}
     if kind == "opt":
         return {"word_embed_proj_dim": config["hidden_size"]}
     if kind == "internlm3":
