@@ -37,7 +37,9 @@ class Decoder:
     product of its ``own``. ``v_head_dim`` of heads: the width of values where it is another (0: it is not). ``keys_are_values``: one
     product makes both. ``index_topk``: how many latents a query sees, which ``index_n_heads`` of ``index_head_dim`` choose
     (DeepSeek-V3.2); 0: all. ``value_norm``: values have a norm without weights. ``shares_keys``: keys and values are those of the last
-    layer before with such a window that makes some (Gemma 4).
+    layer before with such a window that makes some (Gemma 4). ``output_rank``: attention is that of
+    :mod:`hosim.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0: only a window), and its last product is
+    two, of which the first is one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.models.hyper_connections`.
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements, in ``state_groups`` that
     share keys; a convolution over ``conv_kernel`` tokens before (:mod:`hosim.models.mixers`).
@@ -123,6 +125,10 @@ class Decoder:
     moe_latent_size: int = 0
     mixture_beside: bool = False
     shares_keys: bool = False
+    compress_rate: int = 0
+    output_groups: int = 0
+    output_rank: int = 0
+    streams: int = 0
     value_norm: bool = False
     layer_input_size: int = 0
     layer_input_vocab: int = 0

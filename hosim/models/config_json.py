@@ -14,6 +14,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
+from hosim.models.configs_of_deepseek4 import OF_DEEPSEEK4
 from hosim.models.configs_of_gated import GATED
 from hosim.models.configs_of_gemma4 import OF_GEMMA4
 from hosim.models.configs_of_mixers import OF_MIXERS
@@ -125,5 +126,7 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
     }
 )
 """Models whose config has a text model, and its type where the config does not say."""
-READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType({**GATED, **OF_PARTS, **OF_MIXERS, **OF_GEMMA4, **PLAIN, **OTHERS})
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
+    {**GATED, **OF_PARTS, **OF_MIXERS, **OF_GEMMA4, **OF_DEEPSEEK4, **PLAIN, **OTHERS}
+)
 """By ``model_type``."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from hosim.models.collectives import all_reduced, received, replicated, sent
+from hosim.models.compressed_attention import compressed_attention
 from hosim.models.config import Decoder, Run, layer_sizes, layers_of, vocabulary
 from hosim.models.dense import table
 from hosim.models.engine_layer import added_norm, engine_layer
@@ -21,6 +22,7 @@ from hosim.models.functions import (
     scale,
 )
 from hosim.models.grouped_attention import grouped_attention
+from hosim.models.hyper_connections import collapsed, streams_of, through
 from hosim.models.kv_cache import make_cache
 from hosim.models.latent_attention import latent_attention
 from hosim.models.layer_inputs import from_input, inputs_of_layers
@@ -39,6 +41,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     with t.scope(names.model):
         x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
         inputs = inputs_of_layers(t, config, run, x) if first else None
+        x = streams_of(t, config, x) if config.streams else x
         turns, slopes, mask = _all_turns(t, config, run), _slopes(t, config, run), _mask(t, run)
         pending: Value | None = None
         made: dict[bool, tuple[Value, Value, tuple[Value, ...]]] = {}
@@ -50,7 +53,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     return _layer(t, sizes, run, n, x, shared)
 
-            if run.merged:
+            if run.merged and not config.streams:
                 with t.scope(f"{names.layers}.{n}"):
                     x, pending = engine_layer(t, sizes, run, n, x, pending, shared)
             else:
@@ -59,6 +62,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
+        x = collapsed(t, config, run, x) if config.streams else x
         if run.merged:
             x = added_norm(t, config, run, names.norm, x, pending)[1]
         else:
@@ -155,6 +159,9 @@ def _mask(t: Tape, run: Run) -> Value | None:
 
 def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positions) -> Value:
     names = NAMES[config.names]
+    if config.streams:
+        x = through(t, config, run, x, ("attn_hc", names.before_attention), lambda y: _mixed(t, config, run, y, shared))
+        return through(t, config, run, x, ("ffn_hc", names.before_mlp), lambda y: _mlp(t, config, run, n, y))
     if config.mixer == "none":
         return _with_mlp(t, config, run, n, x, shared.inputs)
     inside = decoder_norm(t, config, run, names.before_attention, x) if config.pre_norms else x
@@ -177,6 +184,8 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
     found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
     if "attention" in mixers:
         with t.scope(names.attention):
+            if config.output_rank:
+                return compressed_attention(t, config, run, inside, shared)
             cache = make_cache(t, config, run)
             if config.kv_lora_rank:
                 found.append(latent_attention(t, config, run, inside, shared.turns, shared.mask, cache))

@@ -225,12 +225,20 @@ def _check_mixers(config: Layered, run: Run) -> None:
     named = f"this one has {', '.join(sorted(mixers))}"
     if run.training and mixers:
         raise InputError(f"training is built for models whose layers are of attention; {named}", where="phase")
-    if run.training and config.index_topk:
+    if run.training and config.index_topk and not config.streams:
         raise InputError("training is built for models without an indexer of latents, which has a loss of its own", where="phase")
     if run.training and config.mixture_beside and (config.num_experts or any([kind.get("shares_keys") for kind in kinds])):
         raise InputError("training is built for models whose layers make their own keys, and without mixtures beside an MLP", where="phase")
     if run.pipeline > 1 and (config.layer_input_size or any([kind.get("shares_keys") for kind in kinds])):
         raise InputError("works for models whose layers share no keys and have no inputs of their own", where="pipeline")
+    for key, asked in (
+        ("phase", run.training),
+        ("tensor", run.tensor > 1),
+        ("pipeline", run.pipeline > 1),
+        ("kv_block", run.kv_block is not None),
+    ):
+        if asked and config.streams:
+            raise InputError("compressed attention and hyper-connections are built for inference on one device", where=key)
     for key, asked in (("tensor", run.tensor > 1), ("kv_block", run.kv_block is not None), ("cache_dtype", run.cache_dtype is not None)):
         if asked and mixers:
             raise InputError(f"works for models whose layers are of attention; {named}", where=key)

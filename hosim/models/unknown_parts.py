@@ -12,7 +12,6 @@ UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
         "blt": "patches of bytes",
         "cohere2_moe": "the average of shared and routed experts (shared_expert_combination_strategy)",
         "dbrx": "norms of a block of norm and attention (norm_attn_norm)",
-        "deepseek_v4": "compressed sparse attention and hyper-connections (compress_rates, hc_mult)",
         "diffllama": "the difference of two attentions",
         "doge": "the mask of dynamic attention",
         "gemma3n_text": "alternating updates and learned residual blocks (altup_num_inputs, laurel_rank)",

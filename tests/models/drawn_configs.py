@@ -122,6 +122,15 @@ def _own(kind, rng, config):
         layers = rng.sample(kinds, 4) + rng.choices(kinds, k=2)
         sizes = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "moe_shared_expert_intermediate_size": 40}
         return {"layers_block_type": layers, "moe_latent_size": rng.choice((None, 16)), **sizes}
+    if kind == "deepseek_v4":
+        heads = config["num_attention_heads"]
+        return {
+            "num_key_value_heads": 1,
+            "head_dim": 128,
+            "o_groups": rng.choice((1, heads)),
+            "o_lora_rank": 24,
+            "hc_mult": rng.randint(2, 4),
+        }
     if kind.startswith("gemma4"):
         return _gemma4(rng, config)
     if kind == "mamba2":
