@@ -47,7 +47,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "qk_norm_over": ("head", "each", "all", "plain"),
     "positions": ("rotary", "learned", "alibi", "none"),
     "mixer": ("attention", "attention+mamba2", "none", *MIXERS),
-    "attention_gate": ("", "queries", "own"),
+    "attention_gate": ("", "queries", "own", "heads"),
     "router": ("", "softmax", "sigmoid"),
     "router_correction": ("", "none", "buffer", "parameter"),
     "hidden_act": ("silu", "gelu", "gelu_new", "relu", "relu2", "xielu"),

@@ -33,13 +33,14 @@ class Decoder:
     Attention: ``sliding_window``: how many keys a query sees, itself among them, and how many the cache holds; 0: all. Each
     ``full_attention_every``-th layer sees all (0: none). ``attention_sinks``: each head has a learned score beside those of its keys.
     ``kv_lora_rank`` 0: heads of keys and values; else latent attention, whose queries have a latent of their own unless ``q_lora_rank``
-    is 0. ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of ``queries`` (Qwen3-Next), or of a
-    product of its ``own``. ``v_head_dim`` of heads: the width of values where it is another (0: it is not). ``keys_are_values``: one
-    product makes both. ``index_topk``: how many latents a query sees, which ``index_n_heads`` of ``index_head_dim`` choose
-    (DeepSeek-V3.2); 0: all. ``value_norm``: values have a norm without weights. ``shares_keys``: keys and values are those of the last
-    layer before with such a window that makes some (Gemma 4). ``output_rank``: attention is that of
-    :mod:`hosim.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0: only a window), and its last product is
-    two, of which the first is one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.models.hyper_connections`.
+    is 0. ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of ``queries`` (Qwen3-Next), of a product
+    of its ``own``, or of a number that such a product has for each of the ``heads``. ``v_head_dim`` of heads: the width of values where it
+    is another (0: it is not). ``keys_are_values``: one product makes both. ``index_topk``: how many latents a query sees, which
+    ``index_n_heads`` of ``index_head_dim`` choose (DeepSeek-V3.2); 0: all. ``value_norm``: values have a norm without weights.
+    ``shares_keys``: keys and values are those of the last layer before with such a window that makes some (Gemma 4). ``output_rank``:
+    attention is that of :mod:`hosim.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0: only a window), and
+    its last product is two, of which the first is one of ``output_groups`` of heads each. ``streams``: see
+    :mod:`hosim.models.hyper_connections`.
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements, in ``state_groups`` that
     share keys; a convolution over ``conv_kernel`` tokens before (:mod:`hosim.models.mixers`).

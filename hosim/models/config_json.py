@@ -20,6 +20,7 @@ from hosim.models.configs_of_gemma4 import OF_GEMMA4
 from hosim.models.configs_of_mixers import OF_MIXERS
 from hosim.models.configs_of_others import OTHERS
 from hosim.models.configs_of_parts import OF_PARTS
+from hosim.models.configs_of_patterns import OF_PATTERNS
 from hosim.models.configs_of_plain import PLAIN
 from hosim.models.unknown_parts import UNKNOWN_PARTS
 from hosim.models.weight_bytes import stated_bytes
@@ -127,6 +128,6 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
 )
 """Models whose config has a text model, and its type where the config does not say."""
 READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
-    {**GATED, **OF_PARTS, **OF_MIXERS, **OF_GEMMA4, **OF_DEEPSEEK4, **PLAIN, **OTHERS}
+    {**GATED, **OF_PARTS, **OF_MIXERS, **OF_PATTERNS, **OF_GEMMA4, **OF_DEEPSEEK4, **PLAIN, **OTHERS}
 )
 """By ``model_type``."""

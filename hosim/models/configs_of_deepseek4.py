@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys
-from hosim.models.config_mixtures import mixture, no_dense, shared
+from hosim.models.config_mixtures import mixture, no_dense, shared_wide
 from hosim.models.config_parts import LAYERS, Fields, by_parts, count_of_layers, heads_of, named_layers, only
 
 _SPARSE, _HEAVY, _NEAR = "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"
@@ -60,7 +60,7 @@ OF_DEEPSEEK4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             heads_of(512),
             no_dense,
             mixture(6, count=256, scores="sigmoid"),
-            shared("n_shared_experts", 1),
+            shared_wide("moe_intermediate_size"),
             _attention,
             _routers,
             attention_sinks=True,

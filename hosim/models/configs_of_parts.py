@@ -72,6 +72,12 @@ def _late_window(n: int, keys: Keys) -> str:
     return "sliding_attention" if has else "full_attention"
 
 
+def _exaone(keys: Keys) -> Fields:
+    """The names that older files have."""
+    act = "activation_function" if keys.value("activation_function") is not None else "hidden_act"
+    return {"num_hidden_layers": keys.either("num_hidden_layers", "num_layers"), "hidden_act": keys.activation(act, "silu")}
+
+
 def _head_bias(keys: Keys) -> Fields:
     return {"head_bias": keys.flag("lm_head_bias", False)}
 
@@ -119,6 +125,8 @@ _SPARSE_LATENT = (_NO_BIAS, latent, _groups(3), shared("n_shared_experts", 1))
 _GRANITE_MOE = (biases(), mixture(2, width="intermediate_size", count=8))
 _GRANITE = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
 _HUNYUAN = (biases(), normed_heads())
+
+_APERTUS = by_parts(biases(), normed_heads(), activation("hidden_act", "xielu"), gated_mlp=False, names="apertus")
 
 OF_PARTS: Mapping[str, Reader] = MappingProxyType(
     {
@@ -197,8 +205,10 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             biases(True), activation("hidden_act", "relu2"), lambda keys: {"mlp_bias": keys.flag("mlp_bias", True)}, **_PLAIN
         ),
         "helium": by_parts(heads_of(128), biases(out=False)),
-        "apertus": by_parts(biases(), normed_heads(), activation("hidden_act", "xielu"), gated_mlp=False, names="apertus"),
+        "apertus": _APERTUS,
+        "apertus1p5_text": _APERTUS,
         "hyperclovax": by_parts(biases(), _post_norms, embedding_scale=True, names="hyperclovax"),
+        "exaone": by_parts(biases(), _exaone),
         "bitnet": by_parts(biases(), activation("hidden_act", "relu2"), sub_norms=True),
         "persimmon": by_parts(
             normed_heads("qk_layernorm"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from hosim.models.config import Decoder, Layered
 from hosim.models.config_keys import Keys, all_biases
+from hosim.models.config_parts import kinds_of
 from hosim.models.gpt2 import Gpt2
 
 
@@ -125,6 +127,56 @@ def _gptj(keys: Keys) -> Decoder:
     )
 
 
+def _codegen(keys: Keys) -> Decoder:
+    """GPT-J, whose queries, keys and values are one product."""
+    return replace(_gptj(keys), fused_projections=True)
+
+
+def _gpt_bigcode(keys: Keys) -> Decoder:
+    """GPT-2 with one head of keys, or as many as of queries."""
+    hidden, heads = keys.either("n_embd", "hidden_size"), keys.either("n_head", "num_attention_heads")
+    keys.only(add_cross_attention=False)
+    kv_heads = 1 if keys.flag("multi_query", True) else heads
+    layers, inner = keys.either("n_layer", "num_hidden_layers"), keys.size("n_inner", 4 * hidden)
+    return _plain(
+        keys,
+        (hidden, layers, heads, kv_heads, inner, keys.size("vocab_size", 50257)),
+        positions="learned",
+        max_position_embeddings=keys.either("n_positions", "max_position_embeddings", default=1024),
+        fused_projections=True,
+        hidden_act=keys.activation("activation_function", "gelu_pytorch_tanh"),
+        dropout=keys.share("resid_pdrop", 0.1),
+        embedding_dropout=keys.share("embd_pdrop", 0.1),
+        attention_dropout=keys.share("attn_pdrop", 0.1),
+        names="gpt2",
+        **all_biases(True),
+    )
+
+
+def _gpt_neo(keys: Keys) -> Decoder:
+    """Layers see all keys or a window, as ``attention_types`` lists them, by default in turns."""
+    hidden, heads = keys.size("hidden_size"), keys.either("num_heads", "num_attention_heads")
+    layers = keys.either("num_layers", "num_hidden_layers")
+    given = keys.value("attention_types") or [[["global", "local"], layers]]
+    names = [name for kinds, count in given for _ in range(count) for name in kinds][:layers]
+    if len(names) < layers or not {*names} <= {"global", "local"}:
+        raise keys.refusal("attention_types", f"expected {layers} layers of 'global' or 'local', got {given!r}")
+    windows = {"global": {"sliding_window": 0}, "local": {"sliding_window": keys.size("window_size", 256)}}
+    return _plain(
+        keys,
+        (hidden, layers, heads, heads, keys.size("intermediate_size", 4 * hidden), keys.size("vocab_size", 50257)),
+        positions="learned",
+        max_position_embeddings=keys.size("max_position_embeddings", 2048),
+        hidden_act=keys.activation("activation_function", "gelu_new"),
+        dropout=keys.share("resid_dropout", 0.0),
+        embedding_dropout=keys.share("embed_dropout", 0.0),
+        out_bias=True,
+        mlp_bias=True,
+        names="gpt-neo",
+        **kinds_of([windows[name] for name in names]),
+    )
+
+
 def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
     """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its hidden state."""
     if sizes[0] % sizes[2]:
@@ -162,6 +214,10 @@ PLAIN: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
         "gpt2": _gpt2,
         "gpt_neox": _gpt_neox,
         "gptj": _gptj,
+        "codegen": _codegen,
+        "gpt_bigcode": _gpt_bigcode,
+        "gpt_neo": _gpt_neo,
+        "gpt-sw3": _gpt2,
     }
 )
 """By ``model_type``."""

@@ -123,7 +123,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
     wide = config.v_head_dim or width
-    gates = heads * wide if config.attention_gate else 0
+    gates = heads * {"": 0, "heads": 1}.get(config.attention_gate, wide)
     made = 0 if config.shares_keys else kv_heads * (width + (0 if config.keys_are_values else wide))
     rows = heads * width + made
     both = projected(t, run, names.qkv, x, rows + gates, bias=config.qkv_bias)

@@ -27,7 +27,9 @@ def grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
     y = _attended(t, config, run, (q, k, v), shared, cache)
     y = y.view(batch, tokens, q.shape[1] * v.shape[-1])
     if gate is not None:
-        y = mul(t, y, activation(t, gate.view(*y.shape), "sigmoid", keeps="output"), "gate.mul")
+        gate = activation(t, gate, "sigmoid", keeps="output")
+        by_gate = y.view(*y.shape[:2], gate.shape[-1], y.shape[-1] // gate.shape[-1])
+        y = mul(t, by_gate, gate.view(*gate.shape, 1), "gate.mul").view(*y.shape)
     if config.sub_norms:
         y = decoder_norm(t, config, run, "attn_sub_norm", y)
     y = projected(t, run, NAMES[config.names].out, y, hidden, bias=config.out_bias)
@@ -75,8 +77,8 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
             made_of_keys = y
             made.append(by_head(name, y))
         q, k, v = made
-    if config.attention_gate == "own":
-        gate = projected(t, run, names.attention_gate, x, heads * widths["v"])
+    if config.attention_gate in ("own", "heads"):
+        gate = projected(t, run, names.attention_gate, x, heads * (widths["v"] if config.attention_gate == "own" else 1))
     return q, k, v, gate
 
 

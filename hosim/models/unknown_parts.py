@@ -7,18 +7,18 @@ from types import MappingProxyType
 
 UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
     {
+        "axk2": "norms with an MLP of their own (gated_norm_rank)",
+        "hy_v4": "latent attention with a gate among hyper-connections (hc_mult)",
+        "dory": "layers that run in a loop (n_recurrent_loops)",
         "axk1": "a norm inside the mixture (post_mlp_layernorm)",
         "bailing_hybrid": "delta attention whose decay is a product of full rank",
         "blt": "patches of bytes",
-        "cohere2_moe": "the average of shared and routed experts (shared_expert_combination_strategy)",
         "dbrx": "norms of a block of norm and attention (norm_attn_norm)",
         "diffllama": "the difference of two attentions",
         "doge": "the mask of dynamic attention",
         "gemma3n_text": "alternating updates and learned residual blocks (altup_num_inputs, laurel_rank)",
         "jetmoe": "mixtures of attention",
-        "laguna": "a gate of a number for each head, and heads that differ in number between layers (gating)",
         "longcat_flash": "two attentions a layer and experts that compute nothing (zero_expert_num)",
-        "mimo_v2_flash": "heads of keys that differ in number between layers",
         "minimax_m3_vl_text": "blocks of keys that an index chooses (index_topk_blocks)",
         "mllama": "attention over an image in some layers (cross_attention_layers)",
         "mpnet": "relative positions in buckets",

@@ -40,6 +40,7 @@ def drawn(kind, rng):
         **dict.fromkeys(("n_embd", "d_model"), heads * width),
         **dict.fromkeys(("n_layer", "n_layers"), layers),
         **dict.fromkeys(("n_head", "n_heads"), heads),
+        **dict.fromkeys(("num_layers", "num_heads"), None),
         "ffn_dim": 16 * rng.randint(3, 20),
         "intermediate_size": 16 * rng.randint(3, 20),
         "vocab_size": rng.randint(50, 300),
@@ -70,7 +71,7 @@ def drawn(kind, rng):
     }
     flags = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "qkv_bias", "attention_out_bias")
     flags += ("use_post_norm", "use_bias")
-    config = {key: value for key, value in sizes.items() if key in has}
+    config = {key: value for key, value in sizes.items() if key in has and value is not None}
     config |= {key: rng.random() < 0.5 for key in flags if isinstance(has.get(key), bool)}
     return config | _own(kind, rng, config)
 
@@ -123,16 +124,19 @@ def _own(kind, rng, config):
         sizes = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "moe_shared_expert_intermediate_size": 40}
         return {"layers_block_type": layers, "moe_latent_size": rng.choice((None, 16)), **sizes}
     if kind == "deepseek_v4":
-        heads = config["num_attention_heads"]
-        return {
-            "num_key_value_heads": 1,
-            "head_dim": 128,
-            "o_groups": rng.choice((1, heads)),
-            "o_lora_rank": 24,
-            "hc_mult": rng.randint(2, 4),
-        }
+        groups = rng.choice((1, config["num_attention_heads"]))
+        own = {"attention_bias": False, "num_key_value_heads": 1, "head_dim": 128}
+        return {**own, "o_groups": groups, "o_lora_rank": 24, "hc_mult": rng.randint(2, 4)}
     if kind.startswith("gemma4"):
         return _gemma4(rng, config)
+    if kind == "laguna":
+        layers = [config["num_attention_heads"] * rng.choice((1, 2)) for _ in range(config["num_hidden_layers"])]
+        return {"num_attention_heads_per_layer": layers}
+    if kind == "gpt_neo":
+        pairs = rng.randint(1, 3)
+        return {"num_layers": 2 * pairs, "num_heads": 4, "attention_types": [[["global", "local"], pairs]], "hidden_size": 64}
+    if kind == "cohere2_moe":
+        return {"prefix_dense_intermediate_size": 72}
     if kind == "mamba2":
         return {"num_heads": config["hidden_size"] // 8, "head_dim": 16, "n_groups": 2}
     if kind in ("mamba", "falcon_mamba"):
@@ -142,7 +146,7 @@ def _own(kind, rng, config):
     if kind == "lfm2_moe":
         kinds = ("conv", "full_attention")
         return {"layer_types": [rng.choice(kinds) for _ in range(config["num_hidden_layers"])]}
-    return {"tie_word_embeddings": True} if kind == "gpt2" else {}
+    return {"tie_word_embeddings": True} if kind in ("gpt2", "gpt-sw3") else {}
 
 
 def _gemma4(rng, config):
