@@ -11,7 +11,7 @@ stays the same. The words:
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -40,6 +40,11 @@ SIZES = {**HEADS, "num_hidden_layers": 2, "intermediate_size": 96}
 GROUPED = {**SIZES, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 96}
 LATENT = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16}
 OF_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1}
+MAMBA2 = {"mixer": "mamba2", "state_heads": 4, "state_head_dim": 8, "state_groups": 2, "state_size": 8, "conv_kernel": 4}
+INDEXED = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
+INPUTS = {"layer_input_size": 8, "layer_input_vocab": 96}
+COMPRESSED = {"output_rank": 8, "output_groups": 2, "compress_rate": 4, "q_lora_rank": 16, "sliding_window": 8, "streams": 2}
+COMPRESSED |= {"num_key_value_heads": 1}
 HALVES = {f"{half}_{part}": n for half in ("encoder", "decoder") for part, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 96))}
 POSITIONS = {"max_source_positions": 24, "max_target_positions": 192}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -415,6 +420,46 @@ ROWS = (
         "steps gradient optimizer_state parameter",
         {"config": {"positions": "learned", "max_position_embeddings": 96}},
     ),
+    Row("decoder", "config.state_heads", (4, 8, 12, 16), "prefill", "steps activation flops kv_cache parameter", {"config": MAMBA2}),
+    Row("decoder", "config.state_head_dim", (8, 16, 24, 32), "prefill", "steps activation flops kv_cache parameter", {"config": MAMBA2}),
+    Row("decoder", "config.state_groups", (1, 2, 3, 4), "prefill", "steps activation flops kv_cache parameter", {"config": MAMBA2}),
+    Row("decoder", "config.state_size", (8, 16, 24, 32), "prefill", "steps activation flops kv_cache parameter", {"config": MAMBA2}),
+    Row("decoder", "config.conv_kernel", (2, 3, 4, 5), "prefill", "steps flops kv_cache parameter", {"config": MAMBA2}),
+    Row("experts", "config.index_n_heads", (1, 2, 3, 4), "prefill", "steps activation flops parameter", {"config": INDEXED}),
+    Row("experts", "config.index_head_dim", (16, 32, 48, 64), "prefill", "steps activation flops kv_cache parameter", {"config": INDEXED}),
+    Row("experts", "config.index_topk", (8, 16, 24, 32), "prefill", "steps activation flops", {"config": INDEXED}),
+    Row(
+        "experts", "config.shared_intermediate_size", (24, 48, 72, 96), "train", "steps activation flops gradient optimizer_state parameter"
+    ),
+    Row(
+        "experts",
+        "config.moe_latent_size",
+        (16, 32, 48, 64),
+        "train",
+        "steps activation flops gradient optimizer_state parameter; times expert",
+    ),
+    Row(
+        "decoder",
+        "config.layer_input_size",
+        (8, 16, 24, 32),
+        "train",
+        "steps activation flops gradient optimizer_state parameter workspace",
+        {"config": INPUTS},
+    ),
+    Row(
+        "decoder", "config.layer_input_vocab", (96, 192, 288, 384), "train", "steps gradient optimizer_state parameter", {"config": INPUTS}
+    ),
+    Row(
+        "decoder",
+        "config.compress_rate",
+        (4, 8, 16),
+        "prefill",
+        "shares activation flops kv_cache; steps parameter",
+        {"config": COMPRESSED},
+    ),
+    Row("decoder", "config.output_rank", (8, 16, 24, 32), "prefill", "steps activation flops parameter", {"config": COMPRESSED}),
+    Row("decoder", "config.output_groups", (1, 2, 4), "prefill", "steps activation flops parameter", {"config": COMPRESSED}),
+    Row("decoder", "config.streams", (2, 3, 4, 5), "prefill", "curve activation; more flops parameter", {"config": COMPRESSED}),
     Row("decoder", "config.dropout", (0.1, 0.2), "train", "", {"attention": "math"}),
     Row("decoder", "config.embedding_dropout", (0.1, 0.2), "train", "", {"attention": "math"}),
     Row("decoder", "config.attention_dropout", (0.1, 0.2), "train", "", {"attention": "math"}),
@@ -522,7 +567,8 @@ def test_quantities_follow_a_parameter(model: str, row: Row) -> None:
 
 def numbers(of: type) -> set[str]:
     """The fields of a dataclass that are numbers."""
-    return {name for name, hint in get_type_hints(of).items() if {int, float} & set(get_args(hint) or (hint,))}
+    hints = {name: hint for name, hint in get_type_hints(of).items() if get_origin(hint) is not tuple}
+    return {name for name, hint in hints.items() if {int, float} & set(get_args(hint) or (hint,))}
 
 
 def test_every_number_of_every_builder_has_a_row() -> None:
