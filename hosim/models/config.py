@@ -40,7 +40,7 @@ class Decoder:
     ``shares_keys``: keys and values are those of the last layer before with such a window that makes some (Gemma 4). ``output_rank``:
     attention is that of :mod:`hosim.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0: only a window), and
     its last product is two, of which the first is one of ``output_groups`` of heads each. ``streams``: see
-    :mod:`hosim.models.hyper_connections`.
+    :mod:`hosim.models.hyper_connections`, or with a ``laurel_rank`` :mod:`hosim.models.alternating_updates`.
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements, in ``state_groups`` that
     share keys; a convolution over ``conv_kernel`` tokens before (:mod:`hosim.models.mixers`).
@@ -130,6 +130,7 @@ class Decoder:
     output_groups: int = 0
     output_rank: int = 0
     streams: int = 0
+    laurel_rank: int = 0
     value_norm: bool = False
     layer_input_size: int = 0
     layer_input_vocab: int = 0

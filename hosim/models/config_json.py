@@ -119,6 +119,8 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
         "qwen3_5": "qwen3_5_text",
         "qwen3_5_moe": "qwen3_5_moe_text",
         "gemma3": "gemma3_text",
+        "gemma3n": "gemma3n_text",
+        "gemma4": "gemma4_text",
         "llama4": "llama4_text",
         "kimi_vl": "deepseek_v3",
         "kimi_k25": "kimi_k2",

@@ -172,6 +172,8 @@ class Keys:
         for key, what in _UNTIMED.items():
             if self.value(key) not in (None, 1):
                 lines.append(f"the time of {what} ({key})")
+        if "laurel_rank" in self.read and self.value("activation_sparsity_pattern"):
+            lines.append("the choice of the largest activations (activation_sparsity_pattern)")
         if "attention_chunk_size" in self.read:
             lines.append("the chunks of attention (attention_chunk_size): they are timed as a window of their size")
         further = self.value("num_nextn_predict_layers")

@@ -1,10 +1,11 @@
-"""Gemma 4 from its ``config.json``: layers differ in the width of their heads, share keys, and have inputs of their own."""
+"""Gemma 3n and 4 from their ``config.json``: layers differ in the width of their heads, share keys, and have inputs of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hosim.errors import InputError
 from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys
 from hosim.models.config_mixtures import mixture
@@ -56,6 +57,11 @@ def _layers(keys: Keys) -> Fields:
     return {LAYERS: layers}
 
 
+def _no_source(keys: Keys, count: int) -> InputError:
+    got = f"got {keys.value('num_kv_shared_layers')} of {count} that share"
+    return keys.refusal("num_kv_shared_layers", f"expected layers of each kind that make keys, {got}")
+
+
 def _inputs_of_layers(keys: Keys) -> Fields:
     width = keys.size("hidden_size_per_layer_input", 256, 0)
     return {"layer_input_size": width, "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144) if width else 0}
@@ -67,6 +73,46 @@ def _mixture(keys: Keys) -> Fields:
     return {**capped, **(mixture()(keys) if keys.flag("enable_moe_block", False) else {})}
 
 
+def _gemma3n(keys: Keys) -> Fields:
+    """Each fifth layer sees all keys, the last ones share theirs, and MLPs may differ in width."""
+    count, window = count_of_layers(keys), keys.size("sliding_window", 512)
+    known: dict[str, Fields] = {"sliding_attention": {"sliding_window": window}, "full_attention": {"sliding_window": 0}}
+    listed = named_layers(keys, "layer_types", known, lambda n: "sliding_attention" if (n + 1) % 5 else "full_attention")
+    first = count - keys.size("num_kv_shared_layers", 15, 0)
+    widths = keys.value("intermediate_size")
+    widths = widths if isinstance(widths, list) else [keys.size("intermediate_size", 16384)] * count
+    if len(widths) < count or not all([type(width) is int and width > 0 for width in widths]):
+        raise keys.refusal("intermediate_size", f"expected the widths of {count} layers, got {widths!r}")
+    if first <= 0 or not all([layer in listed[:first] for layer in listed]):
+        raise keys.refusal(
+            "num_kv_shared_layers", f"expected layers of each kind that make keys, got {count - first} of {count} that share"
+        )
+    layers = [{**layer, "intermediate_size": width} for layer, width in zip(listed, widths, strict=False)]
+    layers = [layer if n < first else {**layer, "shares_keys": True} for n, layer in enumerate(layers)]
+    return {
+        "final_softcap": True,
+        "intermediate_size": widths[0],
+        "streams": keys.size("altup_num_inputs", 4, 2),
+        "laurel_rank": keys.size("laurel_rank", 64),
+        "layer_input_size": keys.size("hidden_size_per_layer_input", 256),
+        "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144),
+        LAYERS: layers,
+    }
+
+
+_GEMMA3N = by_parts(
+    heads_of(256),
+    tied(),
+    biases(),
+    normed_heads(),
+    activation("hidden_activation", "gelu_pytorch_tanh"),
+    _gemma3n,
+    value_norm=True,
+    mlp_bias=False,
+    post_norms=True,
+    embedding_scale=True,
+    names="gemma",
+)
 _READ = by_parts(
     heads_of(256),
     tied(),
@@ -84,5 +130,5 @@ _READ = by_parts(
     names="gemma4",
 )
 
-OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType({"gemma4_text": _READ})
+OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType({"gemma4_text": _READ, "gemma3n_text": _GEMMA3N})
 """By ``model_type``."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from hosim.models.alternating_updates import state_after, states_of, updated
 from hosim.models.collectives import all_reduced, received, replicated, sent
 from hosim.models.compressed_attention import compressed_attention
 from hosim.models.config import Decoder, Run, layer_sizes, layers_of, vocabulary
@@ -41,7 +42,8 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     with t.scope(names.model):
         x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
         inputs = inputs_of_layers(t, config, run, x) if first else None
-        x = streams_of(t, config, x) if config.streams else x
+        if config.streams:
+            x = states_of(t, config, run, x) if config.laurel_rank else streams_of(t, config, x)
         turns, slopes, mask = _all_turns(t, config, run), _slopes(t, config, run), _mask(t, run)
         pending: Value | None = None
         made: dict[bool, tuple[Value, Value, tuple[Value, ...]]] = {}
@@ -62,7 +64,8 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
-        x = collapsed(t, config, run, x) if config.streams else x
+        if config.streams:
+            x = (state_after if config.laurel_rank else collapsed)(t, config, run, x)
         if run.merged:
             x = added_norm(t, config, run, names.norm, x, pending)[1]
         else:
@@ -159,6 +162,9 @@ def _mask(t: Tape, run: Run) -> Value | None:
 
 def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positions) -> Value:
     names = NAMES[config.names]
+    if config.laurel_rank and shared.inputs is not None:
+        both = (lambda y: _mixed(t, config, run, y, shared)), (lambda y: _mlp(t, config, run, n, y))
+        return updated(t, config, run, x, shared.inputs, *both)
     if config.streams:
         x = through(t, config, run, x, ("attn_hc", names.before_attention), lambda y: _mixed(t, config, run, y, shared))
         return through(t, config, run, x, ("ffn_hc", names.before_mlp), lambda y: _mlp(t, config, run, n, y))

@@ -238,7 +238,7 @@ def _check_mixers(config: Layered, run: Run) -> None:
         ("kv_block", run.kv_block is not None),
     ):
         if asked and config.streams:
-            raise InputError("compressed attention and hyper-connections are built for inference on one device", where=key)
+            raise InputError("models with several sums through their layers are built for inference on one device", where=key)
     for key, asked in (("tensor", run.tensor > 1), ("kv_block", run.kv_block is not None), ("cache_dtype", run.cache_dtype is not None)):
         if asked and mixers:
             raise InputError(f"works for models whose layers are of attention; {named}", where=key)

@@ -16,7 +16,6 @@ UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
         "dbrx": "norms of a block of norm and attention (norm_attn_norm)",
         "diffllama": "the difference of two attentions",
         "doge": "the mask of dynamic attention",
-        "gemma3n_text": "alternating updates and learned residual blocks (altup_num_inputs, laurel_rank)",
         "jetmoe": "mixtures of attention",
         "longcat_flash": "two attentions a layer and experts that compute nothing (zero_expert_num)",
         "minimax_m3_vl_text": "blocks of keys that an index chooses (index_topk_blocks)",

@@ -14,7 +14,7 @@ NO_CAUSAL = {"qwen2_vl_text": "Qwen2VLTextModel", "qwen2_5_vl_text": "Qwen2_5_VL
 NO_CAUSAL |= {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel", "emu3_text_model": "Emu3TextModel"}
 """Text models that transformers has inside a larger one only: these have no output layer, and names without ``model``."""
 NOT_CAUSAL = ("bert", "t5", "mt5", "whisper", "vit")
-_TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
 _COUNTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
 _TOPS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
@@ -127,6 +127,20 @@ def _own(kind, rng, config):
         groups = rng.choice((1, config["num_attention_heads"]))
         own = {"attention_bias": False, "num_key_value_heads": 1, "head_dim": 128}
         return {**own, "o_groups": groups, "o_lora_rank": 24, "hc_mult": rng.randint(2, 4)}
+    if kind == "gemma3n_text":
+        layers = 5 + config["num_hidden_layers"]
+        widths = [16 * rng.randint(1, 9) for _ in range(layers)]
+        own = {
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": 100,
+            "altup_num_inputs": rng.randint(2, 4),
+            "laurel_rank": 8,
+        }
+        kinds = [("sliding_attention", "full_attention")[n % 2] for n in range(layers)]
+        sparsity = [0.0] * layers
+        shared = rng.randint(0, layers - 2)
+        own |= {"intermediate_size": widths, "num_kv_shared_layers": shared, "layer_types": kinds, "activation_sparsity_pattern": sparsity}
+        return {"num_hidden_layers": layers, **own}
     if kind.startswith("gemma4"):
         return _gemma4(rng, config)
     if kind == "laguna":
@@ -183,7 +197,7 @@ _usual = cache(usual)
 def model_on_meta(kind, config):
     """The model that transformers makes of a config, without memory."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    made = transformers.AutoConfig.for_model(kind, **_TOKENS, **config)
+    made = transformers.AutoConfig.for_model(kind, **TOKENS, **config)
     cls = getattr(transformers, NO_CAUSAL[kind]) if kind in NO_CAUSAL else transformers.AutoModelForCausalLM
     make = cls._from_config if kind in NO_CAUSAL else cls.from_config
     with torch.device("meta"):

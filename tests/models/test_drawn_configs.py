@@ -4,7 +4,8 @@ import random
 from collections import Counter
 
 import pytest
-from drawn_configs import FAMILIES, NO_CAUSAL, NOT_CAUSAL, drawn, sizes_of_builder, sizes_of_transformers
+from drawn_configs import FAMILIES, NO_CAUSAL, NOT_CAUSAL, TOKENS, drawn, sizes_of_builder, sizes_of_transformers
+from wholes import wholes
 
 import hosim
 from hosim.errors import InputError
@@ -12,6 +13,7 @@ from hosim.models.config_json import READERS
 from hosim.models.unknown_parts import UNKNOWN_PARTS
 
 DECODERS = [kind for kind in FAMILIES if kind not in NOT_CAUSAL]
+KEEP_STATES = ("qwen3_next", "qwen3_5_moe_text", "bamba", "falcon_h1", "nemotron_h", "mamba2", "mamba", "jamba", "lfm3", "olmo_hybrid")
 OTHER_NAMES = ("afmoe", "gpt_oss", *NO_CAUSAL)
 """Families some of whose parts have other names here."""
 
@@ -38,6 +40,24 @@ def test_parameters_are_those_of_transformers(kind):
 @pytest.mark.parametrize("kind", DECODERS)
 def test_parameters_of_many_configs_are_those_of_transformers(kind):
     check(kind, 20, first=2)
+
+
+@pytest.mark.parametrize("kind", KEEP_STATES)
+def test_states_are_those_that_transformers_keeps(kind):
+    """Of convolutions, of recurrences, and keys and values, of two prompts of 12 tokens."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(kind, **TOKENS, **drawn(kind, random.Random(f"{kind} 1")))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").eval()
+    with torch.no_grad():
+        result = model(input_ids=torch.zeros(2, 12, dtype=torch.int64), use_cache=True)
+    theirs = Counter()
+    for layer in (result.get("past_key_values") or result["cache_params"]).layers:
+        states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
+        states += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+        theirs.update([state.numel() for state in states if state is not None])
+    graph = hosim.load({"model": {**config.to_dict(), "dtype": "bfloat16"}, "batch": 2, "sequence": 12})
+    kept = wholes(graph, lambda tensor: tensor.kind == "kv_cache")
+    assert Counter([size // (4 if name.endswith("recurrent_state") else 2) for name, size in kept.items()]) == theirs
 
 
 def test_most_types_that_transformers_knows_are_accepted(capsys):

@@ -45,6 +45,7 @@ INDEXED = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
 INPUTS = {"layer_input_size": 8, "layer_input_vocab": 96}
 COMPRESSED = {"output_rank": 8, "output_groups": 2, "compress_rate": 4, "q_lora_rank": 16, "sliding_window": 8, "streams": 2}
 COMPRESSED |= {"num_key_value_heads": 1}
+UPDATED = {**INPUTS, "streams": 2, "laurel_rank": 8}
 HALVES = {f"{half}_{part}": n for half in ("encoder", "decoder") for part, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 96))}
 POSITIONS = {"max_source_positions": 24, "max_target_positions": 192}
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -459,6 +460,7 @@ ROWS = (
     ),
     Row("decoder", "config.output_rank", (8, 16, 24, 32), "prefill", "steps activation flops parameter", {"config": COMPRESSED}),
     Row("decoder", "config.output_groups", (1, 2, 4), "prefill", "steps activation flops parameter", {"config": COMPRESSED}),
+    Row("decoder", "config.laurel_rank", (4, 8, 12, 16), "prefill", "steps activation flops parameter", {"config": UPDATED}),
     Row("decoder", "config.streams", (2, 3, 4, 5), "prefill", "curve activation; more flops parameter", {"config": COMPRESSED}),
     Row("decoder", "config.dropout", (0.1, 0.2), "train", "", {"attention": "math"}),
     Row("decoder", "config.embedding_dropout", (0.1, 0.2), "train", "", {"attention": "math"}),
