@@ -21,6 +21,7 @@ from hosim.io.reading import did_you_mean
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
+from hosim.schedule.idle_parts import as_asked, idle_parts_below
 from hosim.schedule.order_of_uses import planned_in_order_of_uses
 from hosim.units import parse_size
 
@@ -320,7 +321,12 @@ class Policy(InCells):
             graph = computed_there(graph, hardware, self.name, self.elsewhere)
         if not self.is_own:
             return self._planned(graph, hardware, budget, given)
-        return planned_in_order_of_uses(lambda ordered: self._planned(ordered, hardware, budget, given), graph)
+
+        def made(ordered: Graph) -> Plan:
+            eased = idle_parts_below(ordered, hardware, budget)
+            return as_asked(self._planned(eased, hardware, budget, given), eased, ordered)
+
+        return planned_in_order_of_uses(made, graph)
 
     def _planned(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
         """The plan, on the processors that it chooses."""
