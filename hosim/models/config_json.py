@@ -69,7 +69,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         outside = Keys({key: value for key, value in config.items() if key not in inside})
         _beside_sizes(outside)
         left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
-        return sizes, {"model_type": kind, **({where: read} if where else read), **outside.read}, left_out
+        return sizes, {**({where: read} if where else read), "model_type": kind, **outside.read}, left_out
     if kind is None:
         raise InputError("missing; a config.json of transformers has one, such as llama", where="model_type")
     if not isinstance(kind, str) or kind not in READERS:
@@ -108,7 +108,7 @@ def dtype_of(config: Mapping[str, Any]) -> str | None:
     return Keys(config).dtype() or (Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None)
 
 
-_TEXTS = ("text_config", "llm_config", "language_config")
+_TEXTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys under which models of images and sound have their text model."""
 _WITH_TEXT: Mapping[str, str] = MappingProxyType(
     {

@@ -136,6 +136,8 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "qwen2_5_vl_text": GATED["qwen2"],
         "qwen3_vl_text": GATED["qwen3"],
         "qwen3_vl_moe_text": GATED["qwen3_moe"],
+        "qwen2_5_omni_text": GATED["qwen2"],
+        "qwen3_omni_moe_text": GATED["qwen3_moe"],
         "iquestcoder": GATED["llama"],
         "emu3_text_model": GATED["llama"],
         "internlm3": by_parts(_internlm_biases),

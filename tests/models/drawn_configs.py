@@ -11,6 +11,7 @@ from hosim.models.config_json import READERS
 FAMILIES = sorted(READERS.keys() - {"kimi_k2"})
 """Those that transformers has a config class for."""
 NO_CAUSAL = {"qwen2_vl_text": "Qwen2VLTextModel", "qwen2_5_vl_text": "Qwen2_5_VLTextModel", "qwen3_vl_text": "Qwen3VLTextModel"}
+NO_CAUSAL |= {"qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel", "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
 NO_CAUSAL |= {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel", "emu3_text_model": "Emu3TextModel"}
 """Text models that transformers has inside a larger one only: these have no output layer, and names without ``model``."""
 NOT_CAUSAL = ("bert", "t5", "mt5", "whisper", "vit")
