@@ -171,3 +171,14 @@ def test_a_worked_example(case: str) -> None:
     workload, (machine, budget), makespan_ns = WORKED[case]
     (row,) = hosim.compare(workload, machine, "static_split", budget=budget).to_dict("records")
     assert row["makespan_ns"] == pytest.approx(makespan_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["keep_first", "static_split", "on_demand", "layerwise", "hyperoffload:effort=0"])
+def test_unused_parts_take_no_room_that_the_step_needs(policy: str) -> None:
+    """Experts of 22.5 GiB, of which a step reads a quarter, beside 3.5 GiB, in 15 GiB: at most what it reads of them moves."""
+    asked = {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 8}
+    (row,) = hosim.compare(asked, "rtx-4090", policy, budget="15GiB").to_dict("records")
+    assert row["feasible"]
+    assert policy == "layerwise" or row["h2d_moved_bytes"] <= 8 * 2 * 3 * 4096 * 14336 * 2 + (1 << 20)
+    (ample,) = hosim.compare(asked, "h100", policy).to_dict("records")
+    assert ample["ddr_peak_bytes"] == 0 or policy in ("on_demand", "layerwise")
