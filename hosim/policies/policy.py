@@ -21,7 +21,6 @@ from hosim.io.reading import did_you_mean
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
-from hosim.schedule.idle_parts import as_asked, idle_parts_below
 from hosim.schedule.order_of_uses import planned_in_order_of_uses
 from hosim.units import parse_size
 
@@ -321,6 +320,8 @@ class Policy(InCells):
             graph = computed_there(graph, hardware, self.name, self.elsewhere)
         if not self.is_own:
             return self._planned(graph, hardware, budget, given)
+
+        from hosim.schedule.idle_parts import as_asked, idle_parts_below  # here, as listing policies imports nothing that plans
 
         def made(ordered: Graph) -> Plan:
             eased = idle_parts_below(ordered, hardware, budget)

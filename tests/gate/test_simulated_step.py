@@ -159,7 +159,7 @@ def test_what_does_not_fit_has_no_metrics(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_is_missing_or_wrong(tmp_path: Path) -> None:
-    takes = "the marker hosim takes hardware=... and workload, entry, policy, plan, budget, matrix, serve, tolerance; got"
+    takes = "the marker hosim takes hardware=... and workload, entry, policy, plan, budget, matrix, serve, strict, rescale, tolerance; got"
     assert failure(lambda: marked(tmp_path, None)) == (
         'the fixture hosim_gate needs a marker such as @pytest.mark.hosim(hardware="h100-80gb-sxm", budget="40 GiB")'
     )

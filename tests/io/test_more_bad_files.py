@@ -62,7 +62,8 @@ DEEP = 'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_
         (
             "hosim.toml",
             "[cases.a]",
-            "cases.a.hardware: missing; expected the keys workload, entry, hardware, policy, plan, budget, serve, tolerance",
+            "cases.a.hardware: missing; "
+            "expected the keys workload, entry, hardware, policy, plan, strict, rescale, budget, serve, tolerance",
         ),
         ("pyproject.toml", "", "no table [tool.hosim]; add one, or write a hosim.toml"),
         ("pyproject.toml", "[tool.other]", "no table [tool.hosim]; add one, or write a hosim.toml"),

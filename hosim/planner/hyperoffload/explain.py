@@ -28,6 +28,7 @@ from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
+from hosim.schedule.idle_parts import idle_parts_below
 from hosim.schedule.order_of_uses import plan_for
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
@@ -143,7 +144,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     if plan.runtime is not None:
         raise InputError(f"policy {plan.policy} decides during the replay: there is no plan to explain")
     refuse_other_processors(plan.graph, "why tensors move is explained for plans with all ops on the device")
-    plan = _as_planned(plan)
+    plan = _as_planned(plan, hardware, budget_bytes)
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
     if not result.feasible or timeline is None:
@@ -175,11 +176,11 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     )
 
 
-def _as_planned(plan: Plan) -> Plan:
+def _as_planned(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     """The plan for the graph that the planner's notes are about, or else in the order of its uses."""
     if isinstance(plan.judgement, Judgement) and plan.judgement.graph == plan.graph:
         return plan
-    return plan_for(plan, plan.workload.derived(canonical))
+    return plan_for(plan, idle_parts_below(plan.workload.derived(canonical), hardware, min(budget_bytes, hardware.device.capacity_bytes)))
 
 
 def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
