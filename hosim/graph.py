@@ -407,18 +407,18 @@ class GraphBuilder:
             for tensor in outputs:
                 positions.append(tensor_index[tensor])
             written = len(positions) - begin
-            if mutates:
+            if mutates.__class__ is not tuple or mutates:
                 label, begin = "mutates", len(positions)
                 positions.extend(map(tensor_index.__getitem__, mutates))
                 mutated = len(positions) - begin
-            if deps:
+            if deps.__class__ is not tuple or deps:
                 label, begin = "deps", len(positions)
                 positions.extend(map(index.__getitem__, deps))
                 awaited = len(positions) - begin
             label = "also_on"
-            others = tuple([(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on else ()
+            others = tuple([(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on is not None else ()
             label = "sizes"
-            if sizes:
+            if sizes.__class__ is not tuple or sizes:
                 sizes = tuple([_figure(name, "sizes", size) for size in sizes])
             if duration_ns.__class__ not in WHOLE:
                 duration_ns = _kept(duration_ns)

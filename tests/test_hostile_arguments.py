@@ -141,3 +141,10 @@ def test_lists_and_numbers_of_numpy_do_as_well() -> None:
 def test_a_value_without_an_end_is_shown_by_its_type() -> None:
     assert shown(DEEP) == "a list that cannot be shown"
     assert shown(RING) == "[[...]]"
+
+
+@pytest.mark.parametrize(("field", "value"), [("sizes", 0.0), ("mutates", 0), ("deps", False), ("also_on", 0)])
+def test_a_value_that_counts_as_nothing_is_no_list(field: str, value: object) -> None:
+    b = hosim.GraphBuilder("one op")
+    with pytest.raises(hosim.GraphError, match=f"{field}: expected a"):
+        b.op("f", "m", duration_ns=5, **{field: value})  # type: ignore[arg-type]
