@@ -1,6 +1,7 @@
 """Values of another kind in the place of what a public function or constructor takes: one line of hosim's own, which names the place."""
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,9 @@ def test_a_value_that_counts_as_nothing_is_no_list(field: str, value: object) ->
     b = hosim.GraphBuilder("one op")
     with pytest.raises(hosim.GraphError, match=f"{field}: expected a"):
         b.op("f", "m", duration_ns=5, **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("vary", [range(10**12), count(), {"budget": count()}, {"budget": range(10**12)}])
+def test_what_varies_has_an_end(vary: Any) -> None:
+    with pytest.raises(HosimError, match="grid_points"):
+        hosim.sweep(toy(), "toy", "resident", vary=vary)

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import islice, product
 from math import isfinite, prod
 from typing import Any
 
 from hosim.errors import InputError, UnitError
-from hosim.limits import within
+from hosim.limits import limit, within
 from hosim.plain_text import shown
 from hosim.units import (
     LARGEST,
@@ -260,9 +260,10 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
     if not isinstance(vary, Iterable):
         raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary")
     try:
-        listed = list(vary)
+        listed = list(islice(vary, limit("grid_points") + 1))
     except TypeError:  # an array of no dimension is iterable by its type alone
         raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary") from None
+    within("grid_points", len(listed), source="vary")
     if listed and all(isinstance(item, str) for item in listed):
         return grid([parse_axis(item) for item in listed])
     if not listed or not all(isinstance(item, Mapping) and item for item in listed):
@@ -316,7 +317,13 @@ def _axis(key: object, values: object) -> Axis:
     if isinstance(values, str):
         return parse_axis(f"{name}={values}")
     try:
-        given = values if isinstance(values, range) else list(values) if isinstance(values, Iterable) else [values]
+        given = (
+            values
+            if isinstance(values, range)
+            else list(islice(values, limit("grid_points") + 1))
+            if isinstance(values, Iterable)
+            else [values]
+        )
     except TypeError:  # an array of no dimension is iterable by its type alone
         given = [values]
     within("grid_points", _length(given), source=name)
