@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from types import MappingProxyType
+from typing import TypeVar
 
 from hosim.errors import InputError, UnitError
 from hosim.units import LARGEST, exact_size, parse_size
+
+Item = TypeVar("Item")
 
 VARIABLE = "HOSIM_LIMITS"
 """The environment variable that replaces defaults: ``NAME=VALUE``, separated by commas."""
@@ -159,6 +163,17 @@ def within(name: str, found: int, *, source: str | None = None, where: str | Non
     """
     if found > limit(name):
         raise refusal(name, found, source=source, where=where)
+    return found
+
+
+def listed_within(name: str, values: Iterable[Item], *, source: str | None = None) -> list[Item]:
+    """The items of ``values``, which may have no end, if they are within a limit; raises the :func:`refusal` otherwise.
+
+    >>> listed_within("devices", range(3))
+    [0, 1, 2]
+    """
+    found = list(islice(values, limit(name) + 1))
+    within(name, len(found), source=source)
     return found
 
 

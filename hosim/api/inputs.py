@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +22,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.limits import limit, within
+from hosim.limits import listed_within
 from hosim.plain_text import shown
 from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.scenario import POLICY, Question
@@ -155,9 +154,7 @@ def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
     Raises :class:`InputError` for what gives none, or more than a grid may have.
     """
     try:
-        found = list(islice(values, limit("grid_points") + 1))
-        within("grid_points", len(found), source=argument)
-        return found
+        return listed_within("grid_points", values, source=argument)
     except TypeError:  # an array of no dimension is iterable by its type alone
         raise InputError(f"expected {what}, got {shown(values, 60)}", source=argument) from None
 

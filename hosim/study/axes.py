@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice, product
+from itertools import product
 from math import isfinite, prod
 from typing import Any
 
 from hosim.errors import InputError, UnitError
-from hosim.limits import limit, within
+from hosim.limits import listed_within, within
 from hosim.plain_text import shown
 from hosim.units import (
     LARGEST,
@@ -260,10 +260,9 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
     if not isinstance(vary, Iterable):
         raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary")
     try:
-        listed = list(islice(vary, limit("grid_points") + 1))
+        listed = listed_within("grid_points", vary, source="vary")
     except TypeError:  # an array of no dimension is iterable by its type alone
         raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary") from None
-    within("grid_points", len(listed), source="vary")
     if listed and all(isinstance(item, str) for item in listed):
         return grid([parse_axis(item) for item in listed])
     if not listed or not all(isinstance(item, Mapping) and item for item in listed):
@@ -296,11 +295,6 @@ def read_points(path: str) -> list[dict[str, Value]]:
     return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
 
 
-def _length(given: Sequence[object]) -> int:
-    """How many there are, also where Python's own count has no room for it."""
-    return given.stop - given.start if isinstance(given, range) and given.step == 1 else len(given)
-
-
 def _field(key: object) -> str:
     if not isinstance(key, str):
         raise InputError(f"expected the name of a field, got {shown(key, 60)}", source="vary")
@@ -317,16 +311,9 @@ def _axis(key: object, values: object) -> Axis:
     if isinstance(values, str):
         return parse_axis(f"{name}={values}")
     try:
-        given = (
-            values
-            if isinstance(values, range)
-            else list(islice(values, limit("grid_points") + 1))
-            if isinstance(values, Iterable)
-            else [values]
-        )
+        given = listed_within("grid_points", values, source=name) if isinstance(values, Iterable) else [values]
     except TypeError:  # an array of no dimension is iterable by its type alone
         given = [values]
-    within("grid_points", _length(given), source=name)
     listed: list[Any] = [plain_number(value) for value in given]
     if not listed or not all(map(_is_value, listed)):
         most = " up to 2^63-1" if any(isinstance(value, int) for value in listed if not _is_value(value)) else ""
