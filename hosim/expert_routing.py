@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from hosim.errors import GraphError
@@ -158,7 +159,7 @@ def realise(routing: Routing, steps: int | range) -> Graph:
     Of each gate's experts only those that it chose have their ops, which then depend on the gate. Other ops go without what only an
     absent op would have given them: a sum of experts' outputs adds up those that there are. In a graph of several steps the
     persistent tensors are shared, ops and other tensors are named ``NAME@STEP``, and no step begins before the one before it has ended.
-    Parts of one tensor that no step chooses are one part, ``[rest]``.
+    Parts of one tensor (:attr:`Tensor.of`) that no step chooses are one part, ``[rest]``, for each home and kind that they have.
     Its ``meta`` has the workload's, and what :func:`routed` reads. O(steps x uses). Raises :class:`GraphError` for a step that the trace
     has not.
     """
@@ -195,16 +196,19 @@ class _Weave:
         base = self.base = routing.graph
         self.routing = routing
         self.several = len(steps) > 1
-        rest: dict[str, list[int]] = {}
+        rest: dict[Tensor, list[int]] = {}  # by what alike parts have in common
         for t in self._rest(steps):
-            rest.setdefault(base.tensors[t].of, []).append(t)
+            rest.setdefault(replace(base.tensors[t], name=part_name(base.tensors[t].of, REST), size_bytes=0), []).append(t)
         apart = {t for parts in rest.values() for t in parts}
         shared = [t for t, tensor in enumerate(base.tensors) if tensor.persistent and t not in apart]
         self.shared = {t: k for k, t in enumerate(shared)}
         self.tensors: list[Tensor] = [base.tensors[t] for t in self.shared]
-        for whole, parts in rest.items():
+        taken = set(base.tensor_index)
+        for alike, parts in rest.items():
             size = sum([base.tensors[t].size_bytes for t in parts])
-            self.tensors.append(replace(base.tensors[parts[0]], name=part_name(whole, REST), size_bytes=size))
+            name = next(name for n in count() if (name := part_name(alike.of, REST + str(n or ""))) not in taken)
+            taken.add(name)
+            self.tensors.append(replace(alike, name=name, size_bytes=size))
         self.ops: list[Op] = []
         self.visits: list[list[Any]] = []
         self.last: dict[str, int] = {}  # of each stream, in the steps so far
@@ -226,7 +230,7 @@ class _Weave:
             for e, expert in enumerate(gate.experts)
             if not expert.ops and e not in chosen
             for t in expert.tensors
-            if self.base.tensors[t].of != self.base.tensors[t].name
+            if self.base.tensors[t].of
         ]
 
     def add(self, step: int) -> None:
@@ -248,7 +252,8 @@ class _Weave:
                     if t not in self.from_start and not any(runs[i] for i in self.makers[t]):
                         continue
                     tensor_at[t] = len(self.tensors)
-                    self.tensors.append(replace(base.tensors[t], name=base.tensors[t].name + suffix))
+                    tensor = base.tensors[t]
+                    self.tensors.append(replace(tensor, name=tensor.name + suffix, of=tensor.of and tensor.of + suffix))
                 found.append(tensor_at[t])
             return tuple(found)
 

@@ -263,7 +263,15 @@ class GraphBuilder:
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
 
-    def tensor(self, name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> str:
+    def tensor(
+        self,
+        name: str,
+        size_bytes: int,
+        kind: str = "activation",
+        home: str | None = None,
+        persistent: bool | None = None,
+        of: str = "",
+    ) -> str:
         """Add a tensor.
 
         Parameters
@@ -278,6 +286,8 @@ class GraphBuilder:
             The tier of its valid copy at time 0 (see :class:`Tensor`).
         persistent
             Whether it survives the step; ``None`` takes the default of the kind.
+        of
+            The whole that it is a part of.
 
         Returns
         -------
@@ -290,8 +300,8 @@ class GraphBuilder:
             If the name is taken.
         """
         index = self._tensor_index
-        if not name.__class__ is kind.__class__ is str or home.__class__ not in TEXT:
-            _require_texts(f"tensors[{len(index)}]", name=name, kind=kind, home="" if home is None else home)
+        if not name.__class__ is kind.__class__ is of.__class__ is str or home.__class__ not in TEXT:
+            _require_texts(f"tensors[{len(index)}]", name=name, kind=kind, home="" if home is None else home, of=of)
         if name in index:
             raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name")
         if persistent is None:
@@ -300,7 +310,7 @@ class GraphBuilder:
             raise GraphError(f"expected true or false, got {shown(persistent, 60)}", where=f"tensors[{len(index)}].persistent")
         if size_bytes.__class__ is not int:
             size_bytes = _kept(size_bytes)
-        row = size_bytes, kind, home, persistent
+        row = size_bytes, kind, home, persistent, of
         if size_bytes.__class__ is int:  # what equals an integer need not be one
             row = self._alike.setdefault(row, row)
         index[name] = len(index)

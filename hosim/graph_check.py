@@ -22,6 +22,7 @@ def check_graph(
     tensor_names = {tensor.name for tensor in tensors} if tensor_names is None else tensor_names
     op_names = {op.name for op in ops} if op_names is None else op_names
     named = len(tensor_names) == len(tensors) and len(op_names) == len(ops) and "" not in tensor_names and "" not in op_names
+    named = named and not any([whole in tensor_names for whole in {tensor.of for tensor in tensors}])
     if not (named and _consistent(tensors, ops)):
         _explain(tensors, ops)
 
@@ -123,11 +124,14 @@ _FIGURES = ("flops", "bytes_accessed", "workspace_bytes")
 def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
     """Raise :class:`GraphError` for the first contradiction."""
     _check_whole(tensors, ops)
-    names: set[str] = set()
+    names, index = set[str](), {tensor.name for tensor in tensors}
     for i, tensor in enumerate(tensors):
         if not tensor.name or tensor.name in names:
             raise GraphError(f"tensor name {tensor.name!r} is {'listed twice' if tensor.name else 'empty'}", where=f"tensors[{i}].name")
         names.add(tensor.name)
+        if tensor.of and tensor.of in index:
+            message = f"tensor {tensor.name!r} is a part of {tensor.of!r}, which is a tensor itself; name another whole"
+            raise GraphError(message, where=f"tensors[{i}].of")
         if tensor.kind not in KINDS:
             raise GraphError(f"unknown kind {tensor.kind!r}; expected one of {', '.join(KINDS)}", where=f"tensors[{i}].kind")
         if tensor.size_bytes < 0:

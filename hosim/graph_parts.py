@@ -40,7 +40,7 @@ REST = "rest"
 
 
 def part_name(whole: str, part: str) -> str:
-    """The name of the tensor that is a part of another one (:attr:`Tensor.of`).
+    """The name that a builder gives the part of a tensor; that it is one says :attr:`Tensor.of`.
 
     >>> part_name("k_cache", "past")
     'k_cache[past]'
@@ -64,6 +64,8 @@ class Tensor:
         The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor that the step itself produces.
     persistent
         Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind; after construction it is a bool.
+    of
+        The name of the whole that it is a part of (docs/contract.md, rule 1); empty: it is whole itself.
 
     References
     ----------
@@ -80,10 +82,11 @@ class Tensor:
     kind: str = "activation"
     home: str | None = None
     persistent: bool | None = None
+    of: str = ""
 
     def __post_init__(self) -> None:
         if (
-            not self.name.__class__ is self.kind.__class__ is str
+            not self.name.__class__ is self.kind.__class__ is self.of.__class__ is str
             or self.home.__class__ not in _TEXT
             or self.persistent.__class__ not in _FLAG
         ):
@@ -92,15 +95,6 @@ class Tensor:
             keep_whole(self, GraphError, f"tensor {named(self.name)}")
         if self.persistent is None:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
-
-    @property
-    def of(self) -> str:
-        """The tensor that it is a part of, by its name; its own name if it is whole.
-
-        >>> Tensor("k_cache[past]", 40).of, Tensor("w", 40).of
-        ('k_cache', 'w')
-        """
-        return self.name.rpartition("[")[0] or self.name if self.name.endswith("]") else self.name
 
     @property
     def survives(self) -> bool:

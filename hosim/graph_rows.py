@@ -13,8 +13,8 @@ from typing import Any
 from hosim.frozen_twins import twin_of
 from hosim.graph_parts import Op, Tensor
 
-TensorRow = tuple[int, str, str | None, bool]
-"""Bytes, kind, home, persistent."""
+TensorRow = tuple[int, str, str | None, bool, str]
+"""Bytes, kind, home, persistent, the whole that it is a part of."""
 
 OpRow = tuple[Any, ...]
 
@@ -23,8 +23,8 @@ _TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
 
 def make_tensors(names: Iterable[str], rows: list[TensorRow], made: list[Tensor]) -> None:
     """Make tensors of the rows, which are those of the last names, and take the rows away."""
-    for name, (size_bytes, kind, home, persistent) in zip(islice(names, len(made), None), rows, strict=True):
-        tensor = _TensorTwin(name, size_bytes, kind, home, persistent)
+    for name, (size_bytes, kind, home, persistent, of) in zip(islice(names, len(made), None), rows, strict=True):
+        tensor = _TensorTwin(name, size_bytes, kind, home, persistent, of)
         tensor.__class__ = Tensor
         made.append(tensor)
     rows.clear()

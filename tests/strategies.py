@@ -69,8 +69,9 @@ def graphs(
     for _ in range(draw(st.integers(1, max_held))):
         kind = draw(st.sampled_from((*_PERSISTENT, "activation")))
         # a tensor of a step's own kind that is there from the start needs a home; a persistent one may leave it to the default
-        home = draw(st.sampled_from(homes if kind == "activation" else (None, *homes)))
-        tensors.append(Tensor("", draw(_SIZES), kind, home))
+        places = homes if kind == "activation" else (None, *homes)
+        home, of = draw(st.sampled_from([(place, of) for place in places for of in ("", "", "whole")]))
+        tensors.append(Tensor("", draw(_SIZES), kind, home, of=of))
     held = len(tensors)
     ops: list[Op] = []
     for i in range(draw(st.integers(1, max_ops))):

@@ -133,6 +133,7 @@ UNMADE = "before any op produces it; list its producer first, or give the tensor
         (tensor(name="w"), "tensors[1].name: tensor name 'w' is listed twice"),
         (tensor(name=""), "tensors[1].name: tensor name '' is empty"),
         (tensor(kind="weight"), f"tensors[1].kind: unknown kind 'weight'; expected one of {ALL_KINDS}"),
+        (tensor(of="b"), "tensors[1].of: tensor 'a' is a part of 'b', which is a tensor itself; name another whole"),
         (tensor(size_bytes=-1), "tensors[1].bytes: expected bytes of at least 0, got -1"),
         (op(name="f"), "ops[1].name: op name 'f' is listed twice"),
         (op(name=""), "ops[1].name: op name '' is empty"),

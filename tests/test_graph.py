@@ -147,7 +147,7 @@ def test_a_builder_goes_on_after_it_has_built():
 def test_a_builder_makes_the_graph_that_its_ops_say(graph):
     """In two halves, with a graph built between them: what the first one named is not lost, nor what one op names the next one's."""
     b = GraphBuilder(graph.name)
-    names = [b.tensor(t.name, t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
+    names = [b.tensor(t.name, t.size_bytes, t.kind, t.home, t.persistent, t.of) for t in graph.tensors]
     for i, op in enumerate(graph.ops):
         if i == len(graph.ops) // 2:
             b.build()

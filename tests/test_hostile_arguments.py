@@ -60,6 +60,7 @@ def serve(**options: Any) -> Any:
 FIELDS: list[tuple[Callable[[], Any], str]] = [
     (lambda: hosim.Tensor(["w"], 4), "tensor ['w'], name: expected a text, got ['w']"),
     (lambda: hosim.Tensor("w", 4, kind=3), "tensor w, kind: expected a text, got 3"),
+    (lambda: hosim.Tensor("w", 4, of=None), "tensor w, of: expected a text, got None"),
     (lambda: hosim.Tensor("w", 4, persistent="yes"), "tensor w, persistent: expected true or false, got 'yes'"),
     (lambda: hosim.Op("f", 2), "op f, kind: expected a text, got 2"),
     (lambda: hosim.Op("f", "add", 5), "op f, inputs: expected a tuple, got 5"),

@@ -1,8 +1,8 @@
 """A graph in an order that depends only on what it computes, and fingerprints without names.
 
 Policies break ties by a tensor's position, so the order in which a file lists its tensors could change a plan. Here a tensor's position
-follows from its uses; tensors with the same uses, size, kind, home and persistence are alike: whichever comes first, all figures are the
-same, so the name says which.
+follows from its uses; tensors with the same uses (and of a part, of its whole), size, kind, home and persistence are alike: whichever comes
+first, all figures are the same, so the name says which.
 """
 
 from __future__ import annotations
@@ -33,9 +33,17 @@ def canonical(graph: Graph) -> Graph:
             for t in tensors:
                 uses[t].append(3 * i + role)
 
+    wholes: dict[str, list[int]] = {}
+    for t, tensor in enumerate(graph.tensors):
+        if tensor.of:
+            wholes.setdefault(tensor.of, []).extend(uses[t])
+    for whole_uses in wholes.values():
+        whole_uses.sort()
+
     def place(t: int) -> tuple[object, ...]:
         tensor = graph.tensors[t]
-        return not uses[t], uses[t], tensor.size_bytes, tensor.kind, tensor.home or "", bool(tensor.persistent), tensor.name
+        own = uses[t], tensor.size_bytes, tensor.kind, tensor.home or "", bool(tensor.persistent), wholes.get(tensor.of, [])
+        return not uses[t], *own, tensor.name
 
     order = sorted(range(len(graph.tensors)), key=place)
     if all([a < b for a, b in pairwise(order)]) and all(
@@ -77,7 +85,9 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 def graph_fingerprint(graph: Graph) -> str:
     """A fingerprint (16 hexadecimal digits) of what a canonical graph computes and holds: everything but names."""
-    tensors = [(t.size_bytes, t.kind, t.home, t.persistent) for t in graph.tensors]
+    first: dict[str, int] = {}
+    parts = [(first.setdefault(t.of, place),) if t.of else () for place, t in enumerate(graph.tensors)]
+    tensors = [(t.size_bytes, t.kind, t.home, t.persistent, *part) for t, part in zip(graph.tensors, parts, strict=True)]
     return digest(repr(tensors), *map(_told, graph.ops))
 
 

@@ -41,7 +41,7 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived_on(hardware, _base)
     everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
     tiers = tuple([replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers])
-    used = {tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users}
+    used = {tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users} - {""}
     idle = {t for t in idle_below(graph, hardware.device_tier) if graph.tensors[t].of not in used}
     plan = Plan(graph, "all resident", initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle})
     result = replay(plan, replace(hardware, tiers=tiers))

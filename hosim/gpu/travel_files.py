@@ -23,6 +23,8 @@ def workload_mapping(graph: Graph) -> dict[str, Any]:
             entry["home"] = tensor.home
         if tensor.persistent != (tensor.kind in PERSISTENT_KINDS):
             entry["persistent"] = tensor.persistent
+        if tensor.of:
+            entry["of"] = tensor.of
         tensors.append(entry)
     return {
         "format": "hosim.workload/1",

@@ -35,8 +35,10 @@ from hosim.io.key_tables import (
 from hosim.io.validators import Count, Format, Name
 
 
-def _tensor(name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None) -> Tensor:
-    return _new_tensor(name, size_bytes, kind, home, kind in PERSISTENT_KINDS if persistent is None else persistent)
+def _tensor(
+    name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None, of: str = ""
+) -> Tensor:
+    return _new_tensor(name, size_bytes, kind, home, kind in PERSISTENT_KINDS if persistent is None else persistent, of)
 
 
 def _persistent(tensor: Tensor) -> bool | None:
@@ -55,6 +57,7 @@ _TENSOR = KeyTable(
     Key("kind", literal(*KINDS)),
     Key("home", optional(NAME), brief=True),
     Key("persistent", optional(FLAG), get=_persistent, brief=True),
+    Key("of", NAME, brief=True),
     make=_tensor,
 )
 

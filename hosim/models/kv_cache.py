@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
-from hosim.graph_parts import part_name
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS
 from hosim.models.tape import Tape, Value
@@ -122,5 +121,5 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
     else:
         shape = (2, run.batch, key_heads(config, run), run.kv_block, config.head_dim)
     homes = [run.cache_home if first <= n < last else None for n in range(count)]
-    blocks = [t.held(part_name("kv_blocks", str(n)), shape, run.dtype, "kv_cache", home) for n, home in enumerate(homes)]
+    blocks = [t.held(str(n), shape, run.dtype, "kv_cache", home, of="kv_blocks") for n, home in enumerate(homes)]
     return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from hosim.costmodel.kernels.expert_loads import share_touched
-from hosim.graph_parts import part_name
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import activated, factor, projected
@@ -230,16 +229,15 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     first, wide = first_factor(config, width)
     shapes = {first: (mine, wide, hidden), "down_proj": (mine, hidden, width)}
     ups, downs = [expert_factor(t, run, name, shape, apart=True) for name, shape in shapes.items()]
-    biases: list[list[Value | None]] = [[None] * mine] * 2
-    if config.expert_bias:
-        biases = [
-            [t.parameter(part_name(name, str(e)), (wide,), run.dtype, "expert", run.experts_home) for e in range(mine)]
-            for name, wide in (("gate_up_proj_bias", 2 * width), ("down_proj_bias", hidden))
-        ]
+    wides = {"gate_up_proj_bias": 2 * width, "down_proj_bias": hidden} if config.expert_bias else {}
+    biases = [
+        t.parameter(name, (mine, wide), run.dtype, "expert", run.experts_home, parts={str(e): (1, wide) for e in range(mine)})
+        for name, wide in wides.items()
+    ]
     for e in range(mine):
         with t.scope(f"{e}"):
             up, down = [replace(value.part(str(e)), shape=value.shape[1:]) for value in (ups, downs)]
-            both_bias, down_bias = [each[e] for each in biases]
+            both_bias, down_bias = [replace(bias.part(str(e)), shape=bias.shape[1:]) for bias in biases] or (None, None)
             both = linear(t, x.view(rows, hidden), up, both_bias, label="gate_up")  # its rows are taken as they are read
             inside = _opened(t, config, replace(run, fused=True), both, width)
             outs.append(linear(t, inside, down, down_bias, label="down"))

@@ -119,13 +119,14 @@ class Tape:
         group: int = 0,
         computes: str = "",
         parts: Mapping[str, Sequence[int]] | None = None,
+        of: str = "",
     ) -> Value:
         """A tensor that exists from the start, made at first use. ``name`` is under the current scope.
 
         ``parts``: the shapes of the parts that ops use apart, which are tensors of their own (docs/contract.md, rule 1); one without
-        elements is none.
+        elements is none. ``of``: the tensor that this one is a part of.
         """
-        full = f"{self.micro_batch}{self._scope}{name}" if kind == "input" else self._scope + name
+        full = (self.micro_batch if kind == "input" else "") + self._scope + (part_name(of, name) if of else name)
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
@@ -134,9 +135,9 @@ class Tape:
             for part, size in sizes.items() if value.parts else ():
                 self._parts.draw()
                 self.reserve(part_name(full, part))
-                self.builder.tensor(part_name(full, part), size, kind, home)
+                self.builder.tensor(part_name(full, part), size, kind, home, of=full)
             if not value.parts:
-                self.builder.tensor(full, value.size, kind, home)
+                self.builder.tensor(full, value.size, kind, home, of=of and self._scope + of)
             self._held[full] = value
         return self._held[full]
 

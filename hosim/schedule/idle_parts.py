@@ -18,7 +18,7 @@ def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Gra
     """
     device = hardware.device_tier
     tensors = graph.tensors
-    idle = [t for t in graph.initial if not graph.users[t] and tensors[t].of != tensors[t].name and tensors[t].home in (None, device)]
+    idle = [t for t in graph.initial if not graph.users[t] and tensors[t].of and tensors[t].home in (None, device)]
     if not idle or static_peak(graph, device).bytes <= budget_bytes:
         return graph
     there = {t: (home,) for t in graph.initial if (home := tensors[t].home) is not None and home != device}

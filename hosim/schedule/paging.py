@@ -132,6 +132,7 @@ class Paging:
         self.running: dict[str, int] = {}
         self.left = len(graph.ops)
         self.leaving: set[int] = set()
+        self.returning: set[int] = set()  # fetched while they were leaving: the same bytes, until they are gone
         self.stored: set[int] = set()  # victims that are detached once their stores have ended and room is wanted
         self.coming: set[int] = set()
         self.asked: tuple[int, int] = (-1, 0)
@@ -218,6 +219,7 @@ class Paging:
                     self._stale(t)
                     self.victims.discard(t)
                     self.coming.discard(t)
+                    self.returning.discard(t)
                     self.stored.discard(t)
         for t in node.uses:
             users, n = self.graph.users[t], self.next_user[t]
@@ -243,7 +245,8 @@ class Paging:
     def _free(self, view: MemoryView) -> int:
         """Bytes that will be free once all that is issued has taken effect, if no op ends."""
         self.leaving = {t for t in self.leaving if view.is_resident(t)}
-        self.coming = {t for t in self.coming if not view.is_resident(t)}
+        self.coming = {t for t in self.coming | self.returning if not view.is_resident(t)}
+        self.returning -= self.coming
         out = sum([self.sizes[t] for t in (*self.leaving, *self.stored)])
         return view.free_bytes + out - sum([self.sizes[t] for t in self.coming])
 
@@ -255,7 +258,8 @@ class Paging:
         decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
         self.here[t] = 1
         if t in self.leaving:
-            self.leaving.discard(t)  # it goes first and comes back: the same bytes
+            self.leaving.discard(t)
+            self.returning.add(t)
         else:
             self.coming.add(t)
         self.victims.touch(t, self._next_use(t))
@@ -311,6 +315,7 @@ class Paging:
         decisions.append(CacheOp(DETACH, t, self.device, None))
         self.here[t] = 0
         self.leaving.add(t)
+        self.returning.discard(t)
         return True
 
     def _store(self, t: int, decisions: list[CacheOp]) -> str | None:

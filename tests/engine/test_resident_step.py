@@ -132,3 +132,14 @@ def test_the_same_quantity_is_the_same_number_wherever_it_is_printed(case: tuple
             )
     elif graph.ops and not graph.elsewhere:
         assert resident.peak_bytes == 0 or resident.peak_bytes > machine.device.capacity_bytes
+
+
+@pytest.mark.parametrize(("names", "wholes", "held"), [("ab", ("", ""), 40), (("w[0]", "w[1]"), ("", ""), 40), ("ab", ("w", "w"), 70)])
+def test_a_part_is_one_because_it_says_so(names: Any, wholes: tuple[str, str], held: int) -> None:
+    """Names mean nothing: with everything resident the other parts of a whole are there, and only they."""
+    b = hosim.GraphBuilder("toy")
+    for name, size, of in zip(names, (30, 30), wholes, strict=True):
+        b.tensor(name, size, "parameter", home="ddr", of=of)
+    b.tensor("y", 10)
+    b.op("f", "matmul", inputs=[names[0]], outputs=["y"], duration_ns=5)
+    assert resident_step(b.build(), H100).peak_bytes == held

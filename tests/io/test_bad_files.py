@@ -58,7 +58,7 @@ WORKLOADS = {
     ),
     "unknown key, unlike any": (
         "{" + W + ', "tensors": [{"name": "t", "bytes": 1, "xyzzy": 1}]}',
-        "tensors[0].xyzzy: unknown key 'xyzzy' (known: name, bytes, kind, home, persistent)",
+        "tensors[0].xyzzy: unknown key 'xyzzy' (known: name, bytes, kind, home, persistent, of)",
     ),
     "bytes as text": ("{" + W + ', "tensors": [{"name": "t", "bytes": "12"}]}', "tensors[0].bytes: expected an integer, got '12'"),
     "bytes as a float": ("{" + W + ', "tensors": [{"name": "t", "bytes": 1.5}]}', "tensors[0].bytes: expected an integer, got 1.5"),

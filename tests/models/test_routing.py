@@ -48,6 +48,29 @@ def test_experts_that_do_not_run_keep_their_bytes_and_their_outputs_do_not_exist
     assert {"h0.0", "h0.2", "h0.3"}.isdisjoint(graph.tensor_index)
 
 
+def test_parts_that_no_step_chooses_are_one_where_they_are_alike() -> None:
+    """Not by their names: by the whole that they say, where they lie, and beside the names that there are."""
+    b = GraphBuilder("parts")
+    b.tensor("g", 1), b.tensor("y", 1, "output"), b.tensor("w[rest]", 5, "buffer"), b.tensor("x[0]", 3, "expert")
+    experts = [("e0", 10, "ddr", "w"), ("e1", 11, "ddr", "w"), ("e2", 12, "pool", "w"), ("e3", 13, "ddr", "w"), ("x[1]", 14, "ddr", "")]
+    for name, size, home, of in experts:
+        b.tensor(name, size, "expert", home, of=of)
+    b.op("gate", "topk", outputs=["g"], duration_ns=1)
+    b.op("f", "matmul", inputs=["g", *[name for name, *_ in experts]], outputs=["y"], duration_ns=1)
+    made = b.build()
+    gates = gates_of(made, {"gate": [([name], ()) for name, *_ in experts]})
+    graph = realise(Routing(made, gates, (((0,),),)), 0)
+    kept = {t.name: (t.size_bytes, t.home, t.of) for t in graph.tensors if t.kind == "expert"}
+    assert kept == {
+        "x[0]": (3, None, ""),
+        "e0": (10, "ddr", "w"),
+        "x[1]": (14, "ddr", ""),
+        "w[rest1]": (24, "ddr", "w"),
+        "w[rest2]": (12, "pool", "w"),
+    }
+    assert inputs(graph, "f") == ["g", "e0"]
+
+
 def test_the_routing_and_its_graph_stay_as_they_are() -> None:
     routing = moe_toy.routing(2, 4, TWO_STEPS)
     before = workload_to_dict(routing.graph)

@@ -82,11 +82,14 @@ def shuffled(graph: Graph, draw: random.Random) -> Graph:
 
 
 def renamed(graph: Graph, draw: random.Random) -> Graph:
-    """Other names; numbers that no two share tell no layers."""
-    tensors, ops = ([f"{letter}{n}" for n in draw.sample(range(1000), len(of))] for letter, of in (("x", graph.tensors), ("y", graph.ops)))
+    """Other names, of wholes, too; numbers that no two share tell no layers, and brackets no parts."""
+    form = draw.choice(("x{}", "x[{}]"))
+    tensors = [form.format(n) for n in draw.sample(range(1000), len(graph.tensors))]
+    ops = [f"y{n}" for n in draw.sample(range(1000), len(graph.ops))]
+    wholes = {whole: whole and f"z{n}" for n, whole in enumerate(sorted({tensor.of for tensor in graph.tensors}))}
     return Graph(
         graph.name,
-        tuple(replace(tensor, name=name) for tensor, name in zip(graph.tensors, tensors, strict=True)),
+        tuple(replace(tensor, name=name, of=wholes[tensor.of]) for tensor, name in zip(graph.tensors, tensors, strict=True)),
         tuple(replace(op, name=name) for op, name in zip(graph.ops, ops, strict=True)),
         graph.meta,
     )
