@@ -1,0 +1,136 @@
+"""The contract in plain SimPy against the engine: the same figures, to the nanosecond and byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from processor_strategies import machines, on_processors
+from strategies import cases, graphs, hardware, processor_plans, several, sized, wild_plans
+from test_naive_collectives import with_collectives
+from test_naive_replay import figures
+from test_naive_without_dma import without_dma
+
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.engine.reference import Simulation
+from hosim.errors import InfeasibleError, PlanError
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.policies import registry
+
+
+def compare(plan: Plan, machine: Hardware, budget: int | None = None, compete: bool | None = None, jitter: Jitter | None = None) -> None:
+    simulation = Simulation(plan, machine, budget, compete=compete, jitter=jitter)
+    objection, result = None, None
+    try:
+        simulation.run()
+    except PlanError as error:
+        objection = error
+    try:
+        result = replay(plan, machine, budget, compete=compete, jitter=jitter, fold=False)
+    except PlanError as error:
+        assert objection is not None, f"the engine alone objects: {error}"
+        return
+    assert objection is None, f"the reference alone objects: {objection}"
+    if simulation.error is not None:
+        assert f"the initial residents of {simulation.error[2]}" in str(result.error)
+        return
+    for device, one in zip(simulation.devices, result.by_device or (result,), strict=True):
+        assert (device.error is None) == (one.error is None), (device.error, one.error)
+        assert device.error is None or device.error[1] in str(one.error)
+        got, expected = figures(one), dict(device.figures())
+        if one.feasible:
+            got["slowed_ns"], got["peers_ns"] = got["slowed_ns"] or 0, got["peers_ns"] or 0
+            main = plan.graph.main_stream
+            for key in ("busy_ns", "stall_ns", "drain_ns"):
+                if main not in got[key] and "compute" in got[key]:
+                    got[key][main] = got[key].pop("compute")
+        assert got == expected
+    if machine.devices > 1:
+        for tier in machine.tiers:
+            rooms = [room for (name, _), room in sorted(simulation.rooms.items()) if name == tier.name]
+            most = max(rooms, key=lambda room: (room.peak, -room.peak_at))
+            assert (result.peak_bytes[tier.name], result.peak_at_ns[tier.name]) == (most.peak, most.peak_at)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, uneven=True))
+def test_legal_plans(case: Any) -> None:
+    _, machine, plan = case
+    compare(plan, machine, compete=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False),
+    st.sampled_from((4, 11, 40)),
+    st.sampled_from(((1.0, 1.0), (0.6, 1.0), (0.75, 0.9))),
+)
+def test_ops_that_copies_slow_down(case: Any, bandwidth: int, reached: tuple[float, float]) -> None:
+    _, machine, plan = case
+    tiers = (replace(machine.tiers[0], bandwidth_bytes_per_s=bandwidth * 10**9), *machine.tiers[1:])
+    compute = replace(machine.compute, efficiency=reached[0], beside_copies=reached[1])
+    compare(plan, replace(machine, tiers=tiers, compute=compute), compete=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_plan(data: st.DataObject) -> None:
+    machine = data.draw(hardware(fabrics=True, uneven=True))
+    graph = data.draw(graphs(8, 3, homes=[tier.name for tier in machine.tiers]))
+    plan = data.draw(wild_plans(graph, machine))
+    if data.draw(st.booleans()):
+        machine = sized(machine, graph)
+    compare(plan, machine, compete=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
+def test_several_devices(case: Any, data: st.DataObject) -> None:
+    _, machine, plan = case
+    compare(plan, data.draw(several(machine, 3)), jitter=data.draw(st.sampled_from((None, Jitter(3, 0.3, 0.2)))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
+def test_collectives(case: Any, data: st.DataObject) -> None:
+    _, machine, plan = case
+    plan, machine = data.draw(with_collectives(plan, data.draw(several(machine, 3)) if data.draw(st.booleans()) else machine))
+    compare(plan, machine, jitter=data.draw(st.sampled_from((None, Jitter(3, 0.5)))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_ops_on_other_processors(data: st.DataObject) -> None:
+    machine, measured = data.draw(machines()), data.draw(st.booleans())
+    graph = data.draw(on_processors(machine, measured))
+    plan = data.draw(processor_plans(graph, machine) if data.draw(st.integers(0, 3)) else wild_plans(graph, machine))
+    machine = data.draw(several(machine, 3)) if data.draw(st.booleans()) else machine
+    compare(plan, machine, compete=not measured)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_tiers_without_dma(data: st.DataObject) -> None:
+    measured = data.draw(st.booleans())
+    _, machine, plan = data.draw(cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, measured=measured, uneven=True))
+    compare(plan, without_dma(data, machine), compete=not measured)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_runtime_policies(data: st.DataObject) -> None:
+    machine = replace(data.draw(hardware(fabrics=True, uneven=True)), inspect_ns=data.draw(st.sampled_from((0, 3))))
+    graph = data.draw(graphs(8, 3))
+    machine = sized(machine, graph, 10**4)
+    needed = max([op.workspace_bytes + sum([graph.tensors[t].size_bytes for t in op.uses]) for op in graph.ops])
+    budget = needed + data.draw(st.integers(0, 40))
+    policy = data.draw(st.sampled_from(("on_demand", "lookahead", "unified_memory", "belady")))
+    try:
+        plan = registry.get(policy).plan(graph, machine, budget)
+    except InfeasibleError:
+        return
+    compare(plan, machine, budget)
