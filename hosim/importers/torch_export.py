@@ -32,6 +32,7 @@ from hosim.importers.pt2_archive import read_archive
 from hosim.importers.pt2_dims import with_dims
 from hosim.importers.pt2_program import read_program
 from hosim.importers.storage_graph import StorageGraph
+from hosim.importers.storage_parts import cut_all
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -51,7 +52,8 @@ def import_exported(program: ExportedProgram | RunnableProgram, *, name: str, me
     from hosim.importers import torch_run
 
     origin = {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})}
-    return workload_of(torch_run.run(program), name, origin)[0]
+    run = torch_run.run(program)
+    return workload_of(run, name, origin, in_parts=not run.moves)[0]  # cache nodes move whole storages
 
 
 def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported") -> Plan:
@@ -124,13 +126,16 @@ def require_torch() -> None:
 
 
 def workload_of(
-    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({})
+    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({}), *, in_parts: bool = False
 ) -> tuple[Graph, Mapping[int, int]]:
-    """The graph of a run, and the position of each storage among its tensors. ``kinds`` are those of some activations, by storage.
+    """The graph of a run, and the position of each storage among its tensors, unless these are ``in_parts``.
 
+    ``kinds`` are those of some activations, by storage. ``in_parts``: storages that exist from the start are cut into the parts that ops use.
     Random ops depend on each other in their order, since they draw from one generator.
     """
-    graph = StorageGraph(name, run.sizes, run.shapes)
+    sizes = {one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage]) for one in run.held if in_parts}
+    cuts, said = cut_all(sizes, ((step.name, use) for step in run.steps for use in step.uses))
+    graph = StorageGraph(name, run.sizes, run.shapes, cuts)
     random = ""
     for held in run.held:
         graph.tensor(held.storage, held.name, held.kind)
@@ -138,7 +143,7 @@ def workload_of(
         graph.outputs(step, ["output" if s in run.results else kinds.get(s, "activation") for s in step.outputs])
         graph.op(step, [random] if step.random and random else [])
         random = step.name if step.random else random
-    return graph.build(meta), {storage: t for t, storage in enumerate(graph.names)}
+    return graph.build({**meta, **said}), {storage: t for t, storage in enumerate(graph.names)}
 
 
 def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:

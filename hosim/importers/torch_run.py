@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,10 +26,16 @@ from torch.fx.node import map_aggregate
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.importers import cache_nodes, torch_guard
+from hosim.importers.storage_parts import COPIED, Use
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
 
 CPU = torch.device("cpu")
 _GROUPED = torch.ops.aten._grouped_mm.default
+
+_SCATTERS = {
+    getattr(torch.ops.aten, name) for name in ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
+}
+"""Ops whose result is their first argument with a part replaced."""
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
 UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
@@ -49,7 +55,7 @@ class ProgramStep:
     """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
 
     ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs. ``kernel``: the class of kernels
-    that computes, and its sizes.
+    that computes, and its sizes. ``uses``: what it does with storages that exist from the start.
     """
 
     name: str
@@ -64,6 +70,7 @@ class ProgramStep:
     random: bool = False
     phase: str = ""
     kernel: KernelSizes = UNKNOWN
+    uses: tuple[Use, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,7 @@ def _run(program: RunnableProgram) -> ProgramRun:
     mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=program.kernels)
     with torch.no_grad(), quiet(), mode:
         values, held = _placeholders(program.taken, recorder)
+        recorder.watched = frozenset(one.storage for one in held)
         with recorder:
             machine = _Machine(program.module, recorder)
             steps = list(machine.steps(program.module.graph, values))
@@ -303,6 +311,7 @@ class _Machine:
         self.initial: dict[int, tuple[str, ...]] = {}
         self.places: dict[str, int] = {}
         self._made = 0
+        self._scattered: dict[int, int] = {}
 
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
@@ -365,7 +374,11 @@ class _Machine:
         """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
         same = self.recorder.number(target) == self.recorder.number(value)
-        return [] if step is None or same else [step]
+        if step is None or same:
+            return []
+        if self._scattered.get(self.recorder.number(value)) == self.recorder.number(target):
+            return [replace(step, uses=tuple(replace(use, why=COPIED) if use.writes else use for use in step.uses))]
+        return [step]
 
     def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ProgramStep | None]:
         """The result of a node and, unless it only makes views or numbers, the step that it is."""
@@ -388,6 +401,9 @@ class _Machine:
         mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
         inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
         main = max(kernels, key=_weight)
+        if getattr(target, "overloadpacket", None) in _SCATTERS and len(outputs) == 1:
+            origin = recorder.number(args[0])
+            self._scattered[next(iter(outputs))] = self._scattered.get(origin, origin)
         return result, ProgramStep(
             name,
             str(target),
@@ -400,6 +416,7 @@ class _Machine:
             recorder.peak_bytes - before - sum(recorder.sizes[n] for n in outputs),
             any(kernel.random for kernel in kernels),
             kernel=main.kernel if sum(kernel.flops > 0 for kernel in kernels) == 1 else UNKNOWN,
+            uses=tuple(use for kernel in kernels for use in kernel.uses),
         )
 
 
