@@ -15,7 +15,7 @@ from typing import Any
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
-from hosim.importers.storage_parts import Cut, Use, add_parts, cut_all, used_by, whole
+from hosim.importers.storage_parts import Cut, Region, Use, add_parts, cut_all, used_by, whole
 from hosim.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
@@ -135,10 +135,12 @@ class Recording:
         flops: int = 0,
         kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
+        shown: Region | None = None,
         unknown: bool = False,
     ) -> None:
-        """Record an operator; with ``gathers`` it reads only as much of its first input as it makes, which its other inputs choose.
+        """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
 
+        What it reads of that is what is ``shown``, or else what its other inputs choose.
         ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
         kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` for impossible sizes.
         """
@@ -156,18 +158,19 @@ class Recording:
         # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
-        uses = self._uses(reads, writes, made if gathers else None)
+        uses = self._uses(reads, writes, made if gathers else None, shown)
         self._changes.update(written.keys())
         self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown, uses))
 
-    def _uses(self, reads: Sequence[StaticTensor], writes: Sequence[StaticTensor], count: int | None) -> list[Use]:
-        """What an operator does with its operands: of the first it reads ``count`` bytes, if that is given and less."""
+    def _uses(self, reads: Sequence[StaticTensor], writes: Sequence[StaticTensor], count: int | None, shown: Region | None) -> list[Use]:
+        """What an operator does with its operands: of the first it reads what is ``shown``, or ``count`` bytes, if these are given."""
         indices = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:])
         uses = []
         for n, t in enumerate(reads):
-            some = count if count is not None and not n and 0 < count < t.size_bytes else None
+            all_ = whole(self._storages[t.storage].size_bytes)
+            some = count if count is not None and shown is None and not n and 0 < count < t.size_bytes else None
             which = None if some is None else indices or len(self._steps)
-            uses.append(Use(t.storage, whole(self._storages[t.storage].size_bytes), some, which))
+            uses.append(Use(t.storage, all_ if shown is None or n else shown, some, which))
         return uses + [Use(t.storage, whole(self._storages[t.storage].size_bytes), writes=True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
@@ -224,10 +227,13 @@ class Recording:
             shapes[names[n]] = list(storage.shape)
         unknown = []
         for place, step in enumerate(self._steps):
+            inputs, outputs, mutates = used_by(str(place), step.inputs, step.outputs, step.mutates, names, cuts)
             op = builder.op(
                 step_names.free(step.name or step.kind),
                 step.kind,
-                **used_by(str(place), step.inputs, step.outputs, step.mutates, names, cuts),
+                inputs=inputs,
+                outputs=outputs,
+                mutates=mutates,
                 flops=step.flops,
                 bytes_accessed=step.bytes_accessed,
                 dtype=step.dtype,

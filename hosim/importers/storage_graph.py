@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
-from hosim.importers.storage_parts import Cut, add_parts, cut_all, used_by
+from hosim.importers.storage_parts import Cut, add_parts, used_by
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StorageGraph:
-    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors. ``cuts``: storages that are in parts."""
+    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors. ``cuts``: those that are in parts."""
 
     def __init__(
         self, name: str, sizes: Sequence[int], shapes: Sequence[Sequence[int]], cuts: Mapping[int, Cut] = MappingProxyType({})
@@ -49,10 +49,13 @@ class StorageGraph:
 
     def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
         """The op of a step whose storages all have their tensors."""
+        inputs, outputs, mutates = used_by(step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts)
         self._builder.op(
             step.name,
             op_kind(step.target),
-            **used_by(step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts),
+            inputs=inputs,
+            outputs=outputs,
+            mutates=mutates,
             bytes_accessed=step.bytes_accessed,
             flops=step.flops,
             dtype=step.dtype,

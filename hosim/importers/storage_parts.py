@@ -1,7 +1,7 @@
 """Which parts of a storage ops use, and the tensors that it becomes (docs/contract.md, Conventions).
 
-An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the bytes that a view shows, or, where indices
-choose among these, of so many of them. :func:`cut` finds the parts that the same ops use in the same way. They are the tensors of the storage.
+An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the bytes that a view shows, or, where
+indices choose among these, of so many of them. :func:`cut` finds the parts that the same ops use in the same way, which become tensors.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: 
 class Use:
     """What an op does with a storage.
 
-    ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where indices say which, else ``None``. What has the
-    same ``which`` and count touches the same ones. ``writes``: it changes them; ``fresh``: without reading them. ``why``: why the region is
-    more than it touches, where that is not known; with a count, what is taken to be so.
+    ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where indices say which, else ``None``. What has
+    the same ``which`` and count touches the same ones. ``writes``: it changes them; ``fresh``: without reading them. ``why``: why the
+    region is more than it touches, where that is not known; with a count, what is taken to be so.
     """
 
     storage: int
@@ -124,22 +124,26 @@ def add_parts(builder: GraphBuilder, name: str, cut: Cut, kind: str) -> None:
 
 def used_by(
     op: str, inputs: Iterable[int], outputs: Iterable[int], mutates: Iterable[int], names: Mapping[int, str], cuts: Mapping[int, Cut]
-) -> dict[str, list[str]]:
-    """The tensors that an op reads, writes and changes, by the numbers of their storages: of one that is in parts those that it uses."""
-    found: dict[str, list[str]] = {"inputs": [], "outputs": [names[s] for s in outputs], "mutates": []}
-    for key, storages in (("inputs", inputs), ("mutates", mutates)):
+) -> tuple[list[str], list[str], list[str]]:
+    """The tensors that an op reads, writes unread and changes, by their storages: of one that is in parts those that it uses."""
+    reads: list[str] = []
+    made = [names[s] for s in outputs]
+    changed: list[str] = []
+    for whole_ones, storages in ((reads, inputs), (changed, mutates)):
         for s in storages:
             if s not in cuts:
-                found[key].append(names[s])
+                whole_ones.append(names[s])
                 continue
             roles = cuts[s].roles.get(op, Roles())
-            for its, parts in (("inputs", roles.reads), ("outputs", roles.overwrites), ("mutates", roles.changes)):
-                found[its] += [part_name(names[s], part) for part in parts]
-    return found
+            for into, parts in ((reads, roles.reads), (made, roles.overwrites), (changed, roles.changes)):
+                into += [part_name(names[s], part) for part in parts]
+    return reads, made, changed
 
 
-def cut_all(held: Mapping[int, tuple[str, int, Sequence[int]]], uses: Iterable[tuple[str, Use]]) -> tuple[dict[int, Cut], dict[str, list[str]]]:
-    """The storages that are in parts, of those with these names, sizes and shapes; and what is taken to be so and not known, for ``meta``."""
+def cut_all(
+    held: Mapping[int, tuple[str, int, Sequence[int]]], uses: Iterable[tuple[str, Use]]
+) -> tuple[dict[int, Cut], dict[str, list[str]]]:
+    """The storages that are in parts, of those with these names, sizes and shapes; and for ``meta`` what is not known or taken to be so."""
     listed: dict[int, list[tuple[str, Use]]] = {}
     for op, use in uses:
         listed.setdefault(use.storage, []).append((op, use))
@@ -210,13 +214,14 @@ class _Piece:
 
 def _atoms(size: int, regions: Sequence[Region]) -> list[_Atom] | None:
     """The bytes of a storage by the regions that have them, in the order of their places; ``None`` if these do not fit into one grid."""
-    strides = sorted({stride for one in regions for _, stride in one.runs}, reverse=True)
-    if any(wide % narrow for wide, narrow in pairwise((size, *strides))):
+    strides = sorted({1, *(stride for one in regions for _, stride in one.runs)}, reverse=True)
+    if any(wide % narrow for wide, narrow in pairwise(strides)):
         return None
-    radices = [wide // narrow for wide, narrow in pairwise((size, *strides))]
+    beyond = -size % strides[0]  # the grid's last row may end after the storage, where no region but the whole gets to
+    radices = [wide // narrow for wide, narrow in pairwise((size + beyond, *strides))]
     boxes: dict[Region, list[tuple[int, int]]] = {}
     for one in regions:
-        box = _box(one, strides, radices)
+        box = [(0, radix) for radix in radices] if one.bytes == size else _box(one, strides, radices)
         if box is None:
             return None
         boxes[one] = box
@@ -233,9 +238,11 @@ def _atoms(size: int, regions: Sequence[Region]) -> list[_Atom] | None:
     for cell in product(*(zip(pairwise(edge), along, strict=True) for edge, along in zip(edges, having, strict=True))):
         begin = sum(low * stride for ((low, _), _), stride in zip(cell, strides, strict=True))
         last = sum((high - 1) * stride for ((_, high), _), stride in zip(cell, strides, strict=True))
-        there = frozenset(set.intersection(*(reached for _, reached in cell)))
-        found.setdefault(there, []).append((begin, last + 1, prod(high - low for (low, high), _ in cell)))
-    return [_Atom(there, sum(n for *_, n in cells), _begin(cells)) for there, cells in found.items()]
+        reached = frozenset(set.intersection(*(regions_there for _, regions_there in cell)))
+        found.setdefault(reached, []).append((begin, last + 1, prod(high - low for (low, high), _ in cell)))
+    everywhere = frozenset(one for one in regions if one.bytes == size)
+    sizes = {there: sum(n for *_, n in cells) - (beyond if there == everywhere else 0) for there, cells in found.items()}
+    return [_Atom(there, sizes[there], _begin(cells)) for there, cells in found.items() if sizes[there]]
 
 
 def _begin(cells: Sequence[tuple[int, int, int]]) -> int:
@@ -277,7 +284,9 @@ def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Has
     return found
 
 
-def _pieces(atom: _Atom, uses: Sequence[tuple[str, Use]], carved: Mapping[Hashable, _Atom], atoms: Sequence[_Atom], size: int) -> list[_Piece]:
+def _pieces(
+    atom: _Atom, uses: Sequence[tuple[str, Use]], carved: Mapping[Hashable, _Atom], atoms: Sequence[_Atom], size: int
+) -> list[_Piece]:
     """An atom as what each index chooses of it, and the rest.
 
     Indices may choose what others write, and what others use may be what was written where an index said. So who chooses reads all that

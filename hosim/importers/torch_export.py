@@ -8,11 +8,15 @@ The mapping:
 - An op is a node of the exported graph that computes; its name is the node's. What a composite op (``matmul``, ``linear``, attention)
   allocates inside and frees again is its ``workspace_bytes``; ``bytes_accessed`` and ``flops`` are summed over the aten ops inside.
   ``flops`` are those of ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it lacks).
+- What exists from the start is in parts where ops use some of it: what views show (``experts[3]``, ``cache[:, :, 5:6]``), and what indices
+  choose, whatever these are: as many rows of a table as are looked up, and as many of a cache as are written, as if all were different
+  (:mod:`hosim.importers.storage_parts`). ``meta["missing"]`` says where all of it is used because the part is not known. A program with
+  cache nodes has whole storages, which these move.
 - In-place ops and ``out`` variants mutate the storage that their schema says they write. A functional program that returns
   new values of buffers or inputs ends with one ``copy_`` each, which is what its caller does.
 - Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants, too), ``input``; ``output`` for a
   storage that the program returns and produced itself; ``activation`` for the rest.
-- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage).
+- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); of one in parts that of the whole.
 
 Memory is that of inference on the CPU's path: gradients are off, and attention is fused. See :mod:`hosim.importers.torch_kernels`. torch is
 imported when a function of this module is called.
@@ -130,7 +134,7 @@ def workload_of(
 ) -> tuple[Graph, Mapping[int, int]]:
     """The graph of a run, and the position of each storage among its tensors, unless these are ``in_parts``.
 
-    ``kinds`` are those of some activations, by storage. ``in_parts``: storages that exist from the start are cut into the parts that ops use.
+    ``kinds`` are those of some activations, by storage. ``in_parts``: what exists from the start is cut into the parts that ops use.
     Random ops depend on each other in their order, since they draw from one generator.
     """
     sizes = {one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage]) for one in run.held if in_parts}

@@ -150,7 +150,9 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self, func: Any, args: Any, kwargs: Any, reads: Sequence[torch.Tensor], written: Sequence[tuple[torch.Tensor, bool]]
     ) -> tuple[Use, ...]:
         """What a kernel does with storages that are watched."""
-        watched = [(number, t, None) for t in reads if (number := self.number(t)) in self.watched]
+        watched: list[tuple[int, torch.Tensor, bool | None]] = [
+            (number, t, None) for t in reads if (number := self.number(t)) in self.watched
+        ]
         watched += [(number, t, out) for t, out in written if (number := self.number(t)) in self.watched]
         if not watched:
             return ()

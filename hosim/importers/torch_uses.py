@@ -55,7 +55,7 @@ def grouped_bytes(packet: Any, args: Sequence[Any]) -> int | None:
     if packet.__name__ not in _GROUPED or len(args) < 3 or args[0].dim() != 2 or args[1].dim() != 3:
         return None
     rows, groups = args[0].size(0), args[1].size(0)
-    return extent(args[1]) // max(groups, 1) * min(rows, groups)
+    return extent(args[1]) // max(int(groups), 1) * min(int(rows), int(groups))
 
 
 def uses_of(
@@ -65,8 +65,9 @@ def uses_of(
     watched: Sequence[tuple[int, torch.Tensor, bool | None]],
     which: Callable[[torch.Tensor], Hashable],
 ) -> Iterator[Use]:
-    """What a kernel does with each of the tensors that are ``watched``: (number of its storage, tensor, ``None`` if it is only read, else
-    whether it is an ``out`` argument). ``which`` tells the contents of two index tensors apart.
+    """What a kernel does with tensors that are ``watched``: (number of its storage, tensor, ``None`` if read, else whether it is ``out``).
+
+    ``which`` tells the contents of two index tensors apart.
     """
     packet = func.overloadpacket
     chosen, masked = _chosen(packet, args, which)
