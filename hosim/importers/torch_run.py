@@ -32,10 +32,9 @@ from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
 CPU = torch.device("cpu")
 _GROUPED = torch.ops.aten._grouped_mm.default
 
-_SCATTERS = {
-    getattr(torch.ops.aten, name) for name in ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
-}
-"""Ops whose result is their first argument with a part replaced."""
+_REPLACING = ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
+_SCATTERS = {**{getattr(torch.ops.aten, name): slice(1) for name in _REPLACING}, torch.ops.aten.where: slice(1, 3)}
+"""Ops whose result is an argument with a part replaced, and which arguments that may be."""
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
 UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
@@ -311,7 +310,7 @@ class _Machine:
         self.initial: dict[int, tuple[str, ...]] = {}
         self.places: dict[str, int] = {}
         self._made = 0
-        self._scattered: dict[int, int] = {}
+        self._scattered: dict[int, frozenset[int]] = {}
 
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
@@ -376,7 +375,7 @@ class _Machine:
         same = self.recorder.number(target) == self.recorder.number(value)
         if step is None or same:
             return []
-        if self._scattered.get(self.recorder.number(value)) == self.recorder.number(target):
+        if self.recorder.number(target) in self._scattered.get(self.recorder.number(value), ()):
             return [replace(step, uses=tuple(replace(use, why=COPIED) if use.writes else use for use in step.uses))]
         return [step]
 
@@ -402,8 +401,8 @@ class _Machine:
         inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
         main = max(kernels, key=_weight)
         if getattr(target, "overloadpacket", None) in _SCATTERS and len(outputs) == 1:
-            origin = recorder.number(args[0])
-            self._scattered[next(iter(outputs))] = self._scattered.get(origin, origin)
+            kept = [recorder.number(t) for t in tensors(args[_SCATTERS[target.overloadpacket]])]
+            self._scattered[next(iter(outputs))] = frozenset(kept).union(*[self._scattered.get(n, ()) for n in kept])
         return result, ProgramStep(
             name,
             str(target),
