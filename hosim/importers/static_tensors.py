@@ -136,11 +136,14 @@ class Recording:
         kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
         shown: Region | None = None,
+        scatters: int | None = None,
         unknown: bool = False,
     ) -> None:
         """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
 
-        What it reads of that is what is ``shown``, or else what its other inputs choose.
+        What it reads of that is what is ``shown``, or else what its other inputs choose. With ``scatters`` it writes so many bytes where
+        these say.
+
         ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
         kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` for impossible sizes.
         """
@@ -158,20 +161,29 @@ class Recording:
         # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
-        uses = self._uses(reads, writes, made if gathers else None, shown)
+        uses = self._uses(reads, writes, made if gathers else None, shown, scatters)
         self._changes.update(written.keys())
         self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown, uses))
 
-    def _uses(self, reads: Sequence[StaticTensor], writes: Sequence[StaticTensor], count: int | None, shown: Region | None) -> list[Use]:
-        """What an operator does with its operands: of the first it reads what is ``shown``, or ``count`` bytes, if these are given."""
-        indices = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:])
-        uses = []
-        for n, t in enumerate(reads):
-            all_ = whole(self._storages[t.storage].size_bytes)
-            some = count if count is not None and shown is None and not n and 0 < count < t.size_bytes else None
-            which = None if some is None else indices or len(self._steps)
-            uses.append(Use(t.storage, all_ if shown is None or n else shown, some, which))
-        return uses + [Use(t.storage, whole(self._storages[t.storage].size_bytes), writes=True) for t in writes]
+    def _uses(
+        self,
+        reads: Sequence[StaticTensor],
+        writes: Sequence[StaticTensor],
+        gathered: int | None,
+        shown: Region | None,
+        scattered: int | None,
+    ) -> list[Use]:
+        """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of it, and writes ``scattered`` ones."""
+        which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(self._steps)
+        written = {t.storage for t in writes}
+
+        def use(t: StaticTensor, place: Region | None, count: int | None, changes: bool) -> Use:
+            size = self._storages[t.storage].size_bytes
+            some = count if count is not None and place is None and 0 < count < t.size_bytes == size else None
+            return Use(t.storage, place or whole(size), some, None if some is None else which, changes)
+
+        uses = [use(t, None if n else shown, None if n else gathered, False) for n, t in enumerate(reads) if t.storage not in written]
+        return uses + [use(t, None, scattered, True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
         """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
