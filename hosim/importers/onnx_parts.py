@@ -7,10 +7,10 @@ from itertools import accumulate
 from typing import Any
 
 from hosim.importers.onnx_values import OnnxValue
-from hosim.importers.storage_parts import Region, region
+from hosim.importers.storage_parts import ViewedBytes, region
 
 
-def shown_of(operator: str, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]) -> Region | None:
+def shown_of(operator: str, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]) -> ViewedBytes | None:
     """The bytes that a ``Gather`` or a ``Slice`` reads of a tensor; ``None`` where that is not one block, not known, or none."""
     first = inputs[0] if inputs else None
     if first is None or first.tensor is None or first.tensor.bits % 8 or not first.shape:

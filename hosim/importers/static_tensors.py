@@ -15,7 +15,7 @@ from typing import Any
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
-from hosim.importers.storage_parts import Cut, Region, Use, add_parts, cut_all, used_by, whole
+from hosim.importers.storage_parts import Cut, Use, ViewedBytes, add_parts, cut_all, used_by, whole
 from hosim.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
@@ -135,7 +135,7 @@ class Recording:
         flops: int = 0,
         kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
-        shown: Region | None = None,
+        shown: ViewedBytes | None = None,
         scatters: int | None = None,
         unknown: bool = False,
     ) -> None:
@@ -170,14 +170,14 @@ class Recording:
         reads: Sequence[StaticTensor],
         writes: Sequence[StaticTensor],
         gathered: int | None,
-        shown: Region | None,
+        shown: ViewedBytes | None,
         scattered: int | None,
     ) -> list[Use]:
         """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of it, and writes ``scattered`` ones."""
         which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(self._steps)
         written = {t.storage for t in writes}
 
-        def use(t: StaticTensor, place: Region | None, count: int | None, changes: bool) -> Use:
+        def use(t: StaticTensor, place: ViewedBytes | None, count: int | None, changes: bool) -> Use:
             size = self._storages[t.storage].size_bytes
             some = count if count is not None and place is None and 0 < count < t.size_bytes == size else None
             return Use(t.storage, place or whole(size), some, None if some is None else which, changes)

@@ -29,7 +29,7 @@ COPIED = "a functional program copies all of it back; export it without run_deco
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class ViewedBytes:
     """The bytes that a view shows: from ``offset`` on, runs of (size, stride) in bytes, the longest stride first, none inside another."""
 
     offset: int
@@ -41,16 +41,16 @@ class Region:
         return prod(size for size, _ in self.runs)
 
 
-def whole(size: int) -> Region:
+def whole(size: int) -> ViewedBytes:
     """All bytes of a storage."""
-    return Region(0, ((size, 1),))
+    return ViewedBytes(0, ((size, 1),))
 
 
-def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Region | None:
+def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> ViewedBytes | None:
     """The bytes of a view in elements of ``itemsize``; ``None`` if its elements overlap. A view has elements.
 
     >>> region(8, (4, 2, 3), (12, 3, 1), 2)  # two rows of three in each of four blocks: as many runs of six elements
-    Region(offset=16, runs=((4, 24), (12, 1)))
+    ViewedBytes(offset=16, runs=((4, 24), (12, 1)))
     """
     listed = sorted(((s * itemsize, n) for n, s in zip(sizes, strides, strict=True) if n > 1 and s), reverse=True)
     runs: list[tuple[int, int]] = []
@@ -60,7 +60,7 @@ def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: 
         if runs and runs[-1][1] == size * stride:
             size *= runs.pop()[0]
         runs.append((size, stride))
-    return Region(offset * itemsize, tuple(runs))
+    return ViewedBytes(offset * itemsize, tuple(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Use:
     """
 
     storage: int
-    region: Region
+    region: ViewedBytes
     count: int | None = None
     which: Hashable = None
     writes: bool = False
@@ -193,7 +193,7 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
 class _Atom:
     """The bytes that are in the same regions: how many, and where they are if they are one run (else from -1)."""
 
-    regions: frozenset[Region]
+    regions: frozenset[ViewedBytes]
     size: int
     begin: int
 
@@ -212,14 +212,14 @@ class _Piece:
     chosen: bool = False
 
 
-def _atoms(size: int, regions: Sequence[Region]) -> list[_Atom] | None:
+def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | None:
     """The bytes of a storage by the regions that have them, in the order of their places; ``None`` if these do not fit into one grid."""
     strides = sorted({1, *(stride for one in regions for _, stride in one.runs)}, reverse=True)
     if any(wide % narrow for wide, narrow in pairwise(strides)):
         return None
     beyond = -size % strides[0]  # the grid's last row may end after the storage, where no region but the whole gets to
     radices = [wide // narrow for wide, narrow in pairwise((size + beyond, *strides))]
-    boxes: dict[Region, list[tuple[int, int]]] = {}
+    boxes: dict[ViewedBytes, list[tuple[int, int]]] = {}
     for one in regions:
         box = [(0, radix) for radix in radices] if one.bytes == size else _box(one, strides, radices)
         if box is None:
@@ -229,12 +229,12 @@ def _atoms(size: int, regions: Sequence[Region]) -> list[_Atom] | None:
     if prod(len(edge) - 1 for edge in edges) > _MOST_CELLS:
         return None
     # for each cell along each stride, the regions that reach it
-    having: list[list[set[Region]]] = [[set() for _ in edge[1:]] for edge in edges]
+    having: list[list[set[ViewedBytes]]] = [[set() for _ in edge[1:]] for edge in edges]
     for one, box in boxes.items():
         for along, edge, (low, high) in zip(having, edges, box, strict=True):
             for there in along[bisect_left(edge, low) : bisect_left(edge, high)]:
                 there.add(one)
-    found: dict[frozenset[Region], list[tuple[int, int, int]]] = {}
+    found: dict[frozenset[ViewedBytes], list[tuple[int, int, int]]] = {}
     for cell in product(*(zip(pairwise(edge), along, strict=True) for edge, along in zip(edges, having, strict=True))):
         begin = sum(low * stride for ((low, _), _), stride in zip(cell, strides, strict=True))
         last = sum((high - 1) * stride for ((_, high), _), stride in zip(cell, strides, strict=True))
@@ -250,7 +250,7 @@ def _begin(cells: Sequence[tuple[int, int, int]]) -> int:
     return cells[0][0] if one_run else -1
 
 
-def _box(one: Region, strides: Sequence[int], radices: Sequence[int]) -> list[tuple[int, int]] | None:
+def _box(one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]) -> list[tuple[int, int]] | None:
     """The bounds of a region along each stride; ``None`` if it is no block of this grid."""
     bounds = []
     rest = one.offset

@@ -26,15 +26,13 @@ from torch.fx.node import map_aggregate
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.importers import cache_nodes, torch_guard
+from hosim.importers.held_kinds import kind_of
 from hosim.importers.storage_parts import COPIED, Use
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
+from hosim.importers.torch_uses import partly_kept
 
 CPU = torch.device("cpu")
 _GROUPED = torch.ops.aten._grouped_mm.default
-
-_REPLACING = ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
-_SCATTERS = {**{getattr(torch.ops.aten, name): slice(1) for name in _REPLACING}, torch.ops.aten.where: slice(1, 3)}
-"""Ops whose result is an argument with a part replaced, and which arguments that may be."""
 
 _HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
 UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
@@ -225,23 +223,6 @@ def given(program: ExportedProgram) -> list[PlaceholderInput]:
     return taken
 
 
-_PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))
-"""The names of tensors of GPTQ and AWQ."""
-
-
-def kind_of(role: str, name: str) -> str:
-    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part ``experts`` is an ``expert``.
-
-    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which group a row belongs to.
-
-    >>> kind_of("parameter", "layers.0.experts.1.weight"), kind_of("buffer", "layers.0.q_proj.qweight")
-    ('expert', 'parameter')
-    """
-    *_, last = parts = name.split(".")
-    role = "parameter" if role == "buffer" and last in _PACKED else role
-    return "expert" if role == "parameter" and "experts" in parts else role
-
-
 def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -> tuple[dict[str, Any], list[Held]]:
     """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
     values: dict[str, Any] = {}
@@ -400,9 +381,8 @@ class _Machine:
         mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
         inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
         main = max(kernels, key=_weight)
-        if getattr(target, "overloadpacket", None) in _SCATTERS and len(outputs) == 1:
-            kept = [recorder.number(t) for t in tensors(args[_SCATTERS[target.overloadpacket]])]
-            self._scattered[next(iter(outputs))] = frozenset(kept).union(*[self._scattered.get(n, ()) for n in kept])
+        kept = [recorder.number(t) for t in tensors(partly_kept(target, args))]
+        self._scattered |= {n: frozenset(kept).union(*[self._scattered.get(k, ()) for k in kept]) for n in outputs if kept}
         return result, ProgramStep(
             name,
             str(target),

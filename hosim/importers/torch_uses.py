@@ -43,6 +43,16 @@ _MASKS = {aten.masked_fill_, aten.masked_scatter_}
 _GROUPED = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback", "_scaled_grouped_mm"}
 
 
+_REPLACING = ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
+_KEEPING = {**{getattr(aten, name): slice(1) for name in _REPLACING}, aten.where: slice(1, 3)}
+"""Ops whose result is an argument with a part replaced, and which arguments that may be."""
+
+
+def partly_kept(target: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of an op whose result may be one of them with a part replaced."""
+    return args[_KEEPING.get(getattr(target, "overloadpacket", None), slice(0))]
+
+
 def extent(tensor: torch.Tensor) -> int:
     """Bytes of distinct elements of a view: expanded dimensions repeat the same ones."""
     if not tensor.numel():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.importers.storage_parts import ALL, NO_BLOCKS, OVERLAP, Cut, Part, Region, Roles, Use, cut, region, whole
+from hosim.importers.storage_parts import ALL, NO_BLOCKS, OVERLAP, Cut, Part, Roles, Use, ViewedBytes, cut, region, whole
 
 ITEM = 4
 
@@ -24,7 +24,7 @@ class Known:
 
 
 @st.composite
-def views(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Region, frozenset[int]]:
+def views(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[ViewedBytes, frozenset[int]]:
     """A slice of the tensor in a storage, turned, with what it shows."""
     elements = np.arange(int(np.prod(shape))).reshape(shape)
     for axis, size in enumerate(shape):
@@ -97,7 +97,7 @@ def test_parts_are_what_the_elements_say(drawn: tuple[tuple[int, ...], list[Know
                 assert written & used(found, b.op) or also & used(found, a.op)
 
 
-def sliced(*bounds: tuple[int, int], shape: tuple[int, ...] = (2, 8, 4)) -> Region:
+def sliced(*bounds: tuple[int, int], shape: tuple[int, ...] = (2, 8, 4)) -> ViewedBytes:
     """The bytes of a slice of a tensor of this shape."""
     elements = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)[tuple(slice(*one) for one in bounds)]
     found = region(int(elements.reshape(-1)[0]), elements.shape, [n // ITEM for n in elements.strides], ITEM)
@@ -139,7 +139,7 @@ def test_who_reads_where_an_index_says_waits_for_who_wrote_where_another_says() 
     ("uses", "why"),
     [
         ([Use(0, whole(64), 48, "i"), Use(0, whole(64), 32, "j")], ALL),
-        ([Use(0, Region(0, ((4, 20), (4, 1)))), Use(0, Region(0, ((3, 12), (4, 1))))], NO_BLOCKS),
+        ([Use(0, ViewedBytes(0, ((4, 20), (4, 1)))), Use(0, ViewedBytes(0, ((3, 12), (4, 1))))], NO_BLOCKS),
         ([Use(0, whole(64), why=OVERLAP)], OVERLAP),
     ],
 )
@@ -149,5 +149,5 @@ def test_what_is_not_known_is_said(uses: list[Use], why: str) -> None:
 
 def test_overlapping_elements_have_no_region() -> None:
     assert region(0, (3, 2), (1, 1), 4) is None
-    assert region(0, (3, 2), (2, 1), 4) == Region(0, ((24, 1),))
-    assert region(0, (7, 2), (0, 1), 4) == Region(0, ((8, 1),))
+    assert region(0, (3, 2), (2, 1), 4) == ViewedBytes(0, ((24, 1),))
+    assert region(0, (7, 2), (0, 1), 4) == ViewedBytes(0, ((8, 1),))
