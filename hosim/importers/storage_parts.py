@@ -7,6 +7,7 @@ indices choose among these, of so many of them. :func:`cut` finds the parts that
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -16,14 +17,18 @@ from hosim.graph import GraphBuilder
 from hosim.graph_parts import NEW, PAST, READ, REST, part_name
 from hosim.notes import ASSUMED, MISSING
 
-_MOST_CELLS = 100_000
-"""How many cells :func:`cut` makes of a storage at most: the blocks between the edges of all views of it."""
+
+def _most(uses: int) -> int:
+    """How many blocks between the edges of views, and how many parts that ops name, :func:`cut` makes of so many uses at most."""
+    return 4096 + 16 * uses
+
 
 _WHOLE = "the graph has all of it"
 OVERLAP = f"a view of it has elements that overlap; {_WHOLE}"
 NO_BLOCKS = f"the views of it are no blocks of one grid; {_WHOLE}"
+MANY = f"ops use too many different parts of it; {_WHOLE}"
 MASKED = f"a mask chooses its elements; {_WHOLE}"
-ALL = f"several indices choose its elements, and together they may choose all; {_WHOLE}"
+ALL = f"indices may choose more of it than no other op uses or chooses; {_WHOLE}"
 GROUPED = "each row may choose another group; no more of them than there are rows are read, and these are known before the step"
 COPIED = "a functional program copies all of it back; export it without run_decompositions() to write the part alone"
 
@@ -52,15 +57,18 @@ def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: 
     >>> region(8, (4, 2, 3), (12, 3, 1), 2)  # two rows of three in each of four blocks: as many runs of six elements
     ViewedBytes(offset=16, runs=((4, 24), (12, 1)))
     """
-    listed = sorted(((s * itemsize, n) for n, s in zip(sizes, strides, strict=True) if n > 1 and s), reverse=True)
-    runs: list[tuple[int, int]] = []
-    for stride, size in (*listed, (1, itemsize)):
-        if runs and runs[-1][1] < size * stride:
+    runs = [(itemsize, 1)]  # from the innermost outwards
+    reach = itemsize
+    for stride, size in sorted((s * itemsize, n) for n, s in zip(sizes, strides, strict=True) if n > 1 and s):
+        if stride < reach:
             return None
-        if runs and runs[-1][1] == size * stride:
-            size *= runs.pop()[0]
-        runs.append((size, stride))
-    return ViewedBytes(offset * itemsize, tuple(runs))
+        inner, step = runs[-1]
+        if inner * step == stride:
+            runs[-1] = inner * size, step
+        else:
+            runs.append((size, stride))
+        reach += (size - 1) * stride
+    return ViewedBytes(offset * itemsize, tuple(reversed(runs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +178,21 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
     if all(use.count is None and use.region.bytes == size for _, use in uses):
         return Cut(why=why)
     atoms = _atoms(size, list(dict.fromkeys(use.region for _, use in uses)))
-    if atoms is None:
-        return Cut(why=(*why, NO_BLOCKS))
+    if isinstance(atoms, str):
+        return Cut(why=(*why, atoms))
+    keys = len({use.key for _, use in uses} - {None})
+    of_region = Counter(use.region for _, use in uses)
+    named = sum(of_region[one] for atom in atoms for one in atom.regions)
+    if named + keys * (len(uses) + len(atoms)) > _most(len(uses)):
+        return Cut(why=(*why, MANY))
     carved = _carved(uses, atoms)
     if any(use.count is not None and use.key not in carved for _, use in uses):
         why = (*why, ALL)
         uses = [(op, use if use.count is None or use.key in carved else replace(use, count=None, fresh=False)) for op, use in uses]
-    pieces = _alike(piece for atom in atoms for piece in _pieces(atom, uses, carved, atoms, size))
+    by_region: dict[ViewedBytes, list[tuple[str, Use]]] = {}
+    for op, use in uses:
+        by_region.setdefault(use.region, []).append((op, use))
+    pieces = _alike(piece for atom in atoms for piece in _pieces(atom, by_region, carved, atoms, size))
     if len(pieces) < 2:
         return Cut(why=why)
     names = _names(pieces, size // shape[0] if shape and shape[0] and not size % shape[0] else 0)
@@ -212,22 +228,25 @@ class _Piece:
     chosen: bool = False
 
 
-def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | None:
-    """The bytes of a storage by the regions that have them, in the order of their places; ``None`` if these do not fit into one grid."""
+def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | str:
+    """The bytes of a storage by the regions that have them, in the order of their places; or why these cannot be told apart."""
     strides = sorted({1, *(stride for one in regions for _, stride in one.runs)}, reverse=True)
     if any(wide % narrow for wide, narrow in pairwise(strides)):
-        return None
+        return NO_BLOCKS
     beyond = -size % strides[0]  # the grid's last row may end after the storage, where no region but the whole gets to
     radices = [wide // narrow for wide, narrow in pairwise((size + beyond, *strides))]
     boxes: dict[ViewedBytes, list[tuple[int, int]]] = {}
     for one in regions:
         box = [(0, radix) for radix in radices] if one.bytes == size else _box(one, strides, radices)
         if box is None:
-            return None
+            return NO_BLOCKS
         boxes[one] = box
     edges = [sorted({0, radix, *(bound for box in boxes.values() for bound in box[d])}) for d, radix in enumerate(radices)]
-    if prod(len(edge) - 1 for edge in edges) > _MOST_CELLS:
-        return None
+    if prod(len(edge) - 1 for edge in edges) > _most(len(regions)):
+        return MANY
+    spans = [sum(bisect_left(edge, box[d][1]) - bisect_left(edge, box[d][0]) for box in boxes.values()) for d, edge in enumerate(edges)]
+    if max(spans) > _most(len(regions)):
+        return MANY
     # for each cell along each stride, the regions that reach it
     having: list[list[set[ViewedBytes]]] = [[set() for _ in edge[1:]] for edge in edges]
     for one, box in boxes.items():
@@ -271,13 +290,19 @@ def _box(one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]) -> li
 
 
 def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Hashable, _Atom]:
-    """For what indices choose, by its key, the atom that it is cut from: the largest with room for more. None has room for some."""
+    """For what indices choose, by its key, the atom that it is cut from; none for what has no room.
+
+    It is the largest of those that views show no more than all other places that may be chosen: what is chosen moves beside what they show.
+    """
+    shown = {use.region for _, use in uses if use.count is None}
     room = {atom: atom.size for atom in sorted(atoms, key=lambda atom: -atom.size)}
     found: dict[Hashable, _Atom] = {}
     for _, use in uses:
         if use.count is None or use.key in found:
             continue
-        atom = next((atom for atom, left in room.items() if use.region in atom.regions and left > use.count), None)
+        places = [atom for atom in room if use.region in atom.regions]
+        least = frozenset.intersection(*[atom.regions & shown for atom in places])
+        atom = next((atom for atom in places if atom.regions & shown == least and room[atom] >= use.count), None)
         if atom is not None:
             found[use.key] = atom
             room[atom] -= use.count
@@ -285,30 +310,36 @@ def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Has
 
 
 def _pieces(
-    atom: _Atom, uses: Sequence[tuple[str, Use]], carved: Mapping[Hashable, _Atom], atoms: Sequence[_Atom], size: int
+    atom: _Atom,
+    by_region: Mapping[ViewedBytes, Sequence[tuple[str, Use]]],
+    carved: Mapping[Hashable, _Atom],
+    atoms: Sequence[_Atom],
+    size: int,
 ) -> list[_Piece]:
     """An atom as what each index chooses of it, and the rest.
 
     Indices may choose what others write, and what others use may be what was written where an index said. So who chooses reads all that
     others write in its region, and who uses something that such a region reaches reads what was written there.
     """
-    here = [(op, use) for op, use in uses if use.region in atom.regions]
-    plain = [(op, use) for op, use in here if use.count is None]
+    here = [pair for one in atom.regions for pair in by_region[one]]
+    plain = {(op, _role(use)) for op, use in here if use.count is None}
     pieces = []
     for key in [key for key, its in carved.items() if its is atom]:
-        own = [(op, use) for op, use in uses if use.key == key]
-        users = {(op, _role(use)) for op, use in (*own, *plain)}
+        own = [(op, use) for op, use in here if use.key == key]
+        users = {*plain, *[(op, _role(use)) for op, use in own]}
+        region_of_key = own[0][1].region
         if any(use.writes for _, use in own):
-            reached = {one for other in atoms if own[0][1].region in other.regions for one in other.regions}
-            users |= {(op, "read") for op, use in uses if use.region in reached and use.key != key and (op, use) not in plain}
+            reached = {one for other in atoms if region_of_key in other.regions for one in other.regions}
+            others = (pair for one in reached for pair in by_region[one])
+            users |= {(op, "read") for op, use in others if use.key != key and (use.count is not None or use.region not in atom.regions)}
         count = own[0][1].count or 0
         pieces.append(_Piece(count, -1, frozenset(users), frozenset(_role(use) for _, use in own), chosen=True))
-    users = {(op, _role(use)) for op, use in plain}
-    if any(use.writes for _, use in plain):
+    users = set(plain)
+    if any(use.writes for _, use in here if use.count is None):
         users |= {(op, "read") for op, use in here if use.count is not None}
-    apart = frozenset(_role(use) for _, use in plain if use.region.bytes < size)
+    apart = frozenset(_role(use) for _, use in here if use.count is None and use.region.bytes < size)
     rest = atom.size - sum(piece.size for piece in pieces)
-    return [*pieces, _Piece(rest, -1 if pieces else atom.begin, frozenset(users), apart)]
+    return [*pieces, *([_Piece(rest, -1 if pieces else atom.begin, frozenset(users), apart)] if rest else [])]
 
 
 def _role(use: Use) -> str:
@@ -341,15 +372,20 @@ def _names(pieces: Sequence[_Piece], row: int) -> list[str]:
         else:
             words.append(REST)
     names = []
-    for n, (piece, word) in enumerate(zip(pieces, words, strict=True)):
-        same = [i for i, other in enumerate(words) if other == word]
-        if len(same) == 1:
+    same: dict[str, list[_Piece]] = {}
+    for piece, word in zip(pieces, words, strict=True):
+        same.setdefault(word, []).append(piece)
+    in_rows = {word: row and all(one.begin >= 0 and not one.begin % row and not one.size % row for one in of) for word, of in same.items()}
+    seen = Counter[str]()
+    for piece, word in zip(pieces, words, strict=True):
+        if len(same[word]) == 1:
             names.append(word)
-        elif row and all(pieces[i].begin >= 0 and not pieces[i].begin % row and not pieces[i].size % row for i in same):
+        elif in_rows[word]:
             first, count = piece.begin // row, piece.size // row
             names.append(str(first) if count == 1 else f"{first}:{first + count}")
         else:
-            names.append(f"{word}.{same.index(n)}")
+            names.append(f"{word}.{seen[word]}")
+        seen[word] += 1
     return names
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.importers.storage_parts import ALL, NO_BLOCKS, OVERLAP, Cut, Part, Roles, Use, ViewedBytes, cut, region, whole
+from hosim.importers.storage_parts import ALL, MANY, NO_BLOCKS, OVERLAP, Cut, Part, Roles, Use, ViewedBytes, cut, region, whole
 
 ITEM = 4
 
@@ -140,7 +140,9 @@ def test_who_reads_where_an_index_says_waits_for_who_wrote_where_another_says() 
     [
         ([Use(0, whole(64), 48, "i"), Use(0, whole(64), 32, "j")], ALL),
         ([Use(0, ViewedBytes(0, ((4, 20), (4, 1)))), Use(0, ViewedBytes(0, ((3, 12), (4, 1))))], NO_BLOCKS),
+        ([Use(0, ViewedBytes(4, ((32, 1),))), Use(0, ViewedBytes(0, ((4, 16), (4, 1))))], NO_BLOCKS),
         ([Use(0, whole(64), why=OVERLAP)], OVERLAP),
+        ([*[Use(0, whole(64), 1, n) for n in range(40)], *[Use(0, whole(64))] * 200], MANY),
     ],
 )
 def test_what_is_not_known_is_said(uses: list[Use], why: str) -> None:
@@ -151,3 +153,12 @@ def test_overlapping_elements_have_no_region() -> None:
     assert region(0, (3, 2), (1, 1), 4) is None
     assert region(0, (3, 2), (2, 1), 4) == ViewedBytes(0, ((24, 1),))
     assert region(0, (7, 2), (0, 1), 4) == ViewedBytes(0, ((8, 1),))
+    assert region(0, (2, 2), (3, 2), 4) == ViewedBytes(0, ((2, 12), (2, 8), (4, 1)))  # beside one another, in no grid
+
+
+def test_a_slice_that_is_read_and_rows_that_are_chosen_move_side_by_side() -> None:
+    """Of eight rows two are read; which other one is read is not known, nor whether it is another."""
+    uses = [("a", Use(0, sliced((0, 2), shape=(8, 2)))), ("b", Use(0, whole(64), 8, "i"))]
+    assert {part.name: part.size_bytes for part in cut(64, (8, 2), uses).parts} == {"read.0": 16, "read.1": 8, "rest": 40}
+    full = [("a", Use(0, sliced((0, 7), shape=(8, 2)))), ("b", Use(0, whole(64), 16, "i"))]
+    assert cut(64, (8, 2), full).why == (ALL,)
