@@ -38,6 +38,12 @@ DEVICE = "device"
 REST = "rest"
 """The part of a tensor that no op of the step uses."""
 
+READ = "read"
+"""The part of a tensor that an op reads of it, such as the rows of a table that are looked up."""
+
+PAST, NEW = "past", "new"
+"""The parts of a cache: the tokens of earlier steps, and the one that this step adds."""
+
 
 def part_name(whole: str, part: str) -> str:
     """The name that a builder gives the part of a tensor; that it is one says :attr:`Tensor.of`.

@@ -275,7 +275,9 @@ class _MindirWalk:
         taken = inputs[gradient] if gradient is not None and gradient < len(inputs) else None
         if isinstance(taken, StaticTensor) and self.recording.kind_of(taken) == "activation":
             self.recording.turn(taken, "gradient")
-        self.recording.step(node.label, kind, self._tensors(inputs), (), written)
+        new = inputs[2] if node.operator.startswith("Scatter") and len(inputs) > 2 else None  # after the indices
+        scatters = new.size_bytes if isinstance(new, StaticTensor) else None
+        self.recording.step(node.label, kind, self._tensors(inputs), (), written, scatters=scatters)
         return tuple(written) if isinstance(node.shape, tuple) else written[0]
 
 

@@ -15,6 +15,7 @@ from hosim.graph import Graph
 from hosim.importers.onnx_contrib import Answer, ContribCall, contrib
 from hosim.importers.onnx_flops import onnx_flops, onnx_kernel
 from hosim.importers.onnx_functions import check_calls
+from hosim.importers.onnx_parts import shown_of
 from hosim.importers.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import LARGEST, Recording, StaticTensor
@@ -231,6 +232,7 @@ class _OnnxWalk:
             flops=flops,
             kernel=onnx_kernel(node.op_type, shapes, made, flops),
             gathers=node.op_type in _GATHERS,
+            shown=shown_of(node.op_type, inputs, attributes) if node.domain in _OWN else None,
             unknown=foreign,
         )
 

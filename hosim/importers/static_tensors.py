@@ -6,6 +6,7 @@ and overwrites; :meth:`Recording.graph` turns the record into a workload graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,7 +14,8 @@ from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
+from hosim.importers.storage_parts import Cut, Use, ViewedBytes, add_parts, cut_all, used_by, whole
 from hosim.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
@@ -79,6 +81,7 @@ class _Step:
     dtype: str
     kernel: KernelSizes
     unknown: bool
+    uses: Sequence[Use]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Recording:
         self._steps: list[_Step] = []
         self._kinds: dict[int, str] = {}
         self._branches = 0
+        self._changes: Counter[int] = Counter()
 
     def tensor(self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation") -> StaticTensor:
         """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor can have."""
@@ -131,9 +135,14 @@ class Recording:
         flops: int = 0,
         kernel: KernelSizes = UNKNOWN,
         gathers: bool = False,
+        shown: ViewedBytes | None = None,
+        scatters: int | None = None,
         unknown: bool = False,
     ) -> None:
         """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
+
+        What it reads of that is what is ``shown``, or else what its other inputs choose. With ``scatters`` it writes so many bytes where
+        these say.
 
         ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
         kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` for impossible sizes.
@@ -152,7 +161,29 @@ class Recording:
         # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
-        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown))
+        uses = self._uses(reads, writes, made if gathers else None, shown, scatters)
+        self._changes.update(written.keys())
+        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown, uses))
+
+    def _uses(
+        self,
+        reads: Sequence[StaticTensor],
+        writes: Sequence[StaticTensor],
+        gathered: int | None,
+        shown: ViewedBytes | None,
+        scattered: int | None,
+    ) -> list[Use]:
+        """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of it, and writes ``scattered`` ones."""
+        which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(self._steps)
+        written = {t.storage for t in writes}
+
+        def use(t: StaticTensor, place: ViewedBytes | None, count: int | None, changes: bool) -> Use:
+            size = self._storages[t.storage].size_bytes
+            some = count if count is not None and place is None and 0 < count < t.size_bytes == size else None
+            return Use(t.storage, place or whole(size), some, None if some is None else which, changes)
+
+        uses = [use(t, None if n else shown, None if n else gathered, False) for n, t in enumerate(reads) if t.storage not in written]
+        return uses + [use(t, None, scattered, True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
         """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
@@ -191,6 +222,7 @@ class Recording:
         used = {n for step in self._steps for n in (*step.inputs, *step.outputs, *step.mutates)}
         builder = GraphBuilder(name)
         names: dict[int, str] = {}
+        cuts, said = self._cuts_of()
         shapes: dict[str, list[int]] = {}
         tensor_names, step_names = _Names(), _Names()
         for n, storage in enumerate(self._storages):
@@ -199,16 +231,21 @@ class Recording:
                 continue
             if kind == "activation" and n in returned:
                 kind = "output"
-            names[n] = builder.tensor(tensor_names.free(storage.name or "tensor"), storage.size_bytes, kind)
+            names[n] = tensor_names.free(storage.name or "tensor")
+            if n in cuts:
+                add_parts(builder, names[n], cuts[n], kind)
+            else:
+                builder.tensor(names[n], storage.size_bytes, kind)
             shapes[names[n]] = list(storage.shape)
         unknown = []
-        for step in self._steps:
+        for place, step in enumerate(self._steps):
+            inputs, outputs, mutates = used_by(str(place), step.inputs, step.outputs, step.mutates, names, cuts)
             op = builder.op(
                 step_names.free(step.name or step.kind),
                 step.kind,
-                inputs=[names[n] for n in step.inputs],
-                outputs=[names[n] for n in step.outputs],
-                mutates=[names[n] for n in step.mutates],
+                inputs=inputs,
+                outputs=outputs,
+                mutates=mutates,
                 flops=step.flops,
                 bytes_accessed=step.bytes_accessed,
                 dtype=step.dtype,
@@ -218,7 +255,17 @@ class Recording:
             if step.unknown:
                 unknown.append(op)
         builder.meta = {**meta, **({UNKNOWN_OPS: unknown} if unknown else {}), "shapes": shapes}
+        for key, lines in said.items():
+            builder.meta[key] = [*builder.meta.get(key, ()), *lines]
         return builder.build()
+
+    def _cuts_of(self) -> tuple[dict[int, Cut], dict[str, list[str]]]:
+        """The storages that are in parts: none in a training step, whose gradients are whole."""
+        kinds = [self._kinds.get(n, storage.kind) for n, storage in enumerate(self._storages)]
+        if "optimizer_state" in kinds or "gradient" in kinds:
+            return {}, {}
+        held = {n: (s.name, s.size_bytes, s.shape) for n, s in enumerate(self._storages) if kinds[n] in PERSISTENT_KINDS}
+        return cut_all(held, ((str(n), use) for n, step in enumerate(self._steps) for use in step.uses if use.storage in held))
 
 
 class _Names:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
+from hosim.importers.storage_parts import Cut, add_parts, used_by
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 if TYPE_CHECKING:
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
 
 
 class StorageGraph:
-    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors."""
+    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors. ``cuts``: those that are in parts."""
 
-    def __init__(self, name: str, sizes: Sequence[int], shapes: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, name: str, sizes: Sequence[int], shapes: Sequence[Sequence[int]], cuts: Mapping[int, Cut] = MappingProxyType({})
+    ) -> None:
         self.names: dict[int, str] = {}
         self._builder = GraphBuilder(name)
+        self._cuts = cuts
         self._sizes = sizes
         self._storage_shapes = shapes
         self._shapes: dict[str, list[int]] = {}
@@ -30,7 +35,11 @@ class StorageGraph:
         """The tensor of a storage, under the name ``wanted`` or, if another has it, with underscores behind it."""
         while wanted in self._shapes:
             wanted += "_"
-        self.names[storage] = self._builder.tensor(wanted, self._sizes[storage], kind)
+        self.names[storage] = wanted
+        if storage in self._cuts:
+            add_parts(self._builder, wanted, self._cuts[storage], kind)
+        else:
+            self._builder.tensor(wanted, self._sizes[storage], kind)
         self._shapes[wanted] = list(self._storage_shapes[storage])
 
     def outputs(self, step: ProgramStep, kinds: Sequence[str]) -> None:
@@ -40,12 +49,13 @@ class StorageGraph:
 
     def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
         """The op of a step whose storages all have their tensors."""
+        inputs, outputs, mutates = used_by(step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts)
         self._builder.op(
             step.name,
             op_kind(step.target),
-            inputs=[self.names[s] for s in step.inputs],
-            outputs=[self.names[s] for s in step.outputs],
-            mutates=[self.names[s] for s in step.mutates],
+            inputs=inputs,
+            outputs=outputs,
+            mutates=mutates,
             bytes_accessed=step.bytes_accessed,
             flops=step.flops,
             dtype=step.dtype,

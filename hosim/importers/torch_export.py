@@ -8,11 +8,15 @@ The mapping:
 - An op is a node of the exported graph that computes; its name is the node's. What a composite op (``matmul``, ``linear``, attention)
   allocates inside and frees again is its ``workspace_bytes``; ``bytes_accessed`` and ``flops`` are summed over the aten ops inside.
   ``flops`` are those of ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it lacks).
+- What exists from the start is in parts where ops use some of it: what views show (``experts[3]``, ``cache[:, :, 5:6]``), and what indices
+  choose, whatever these are: as many rows of a table as are looked up, and as many of a cache as are written, as if all were different
+  (:mod:`hosim.importers.storage_parts`). ``meta["missing"]`` says where all of it is used because the part is not known. A program with
+  cache nodes has whole storages, which these move.
 - In-place ops and ``out`` variants mutate the storage that their schema says they write. A functional program that returns
   new values of buffers or inputs ends with one ``copy_`` each, which is what its caller does.
 - Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants, too), ``input``; ``output`` for a
   storage that the program returns and produced itself; ``activation`` for the rest.
-- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage).
+- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); of one in parts that of the whole.
 
 Memory is that of inference on the CPU's path: gradients are off, and attention is fused. See :mod:`hosim.importers.torch_kernels`. torch is
 imported when a function of this module is called.
@@ -32,6 +36,7 @@ from hosim.importers.pt2_archive import read_archive
 from hosim.importers.pt2_dims import with_dims
 from hosim.importers.pt2_program import read_program
 from hosim.importers.storage_graph import StorageGraph
+from hosim.importers.storage_parts import cut_all
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -51,7 +56,8 @@ def import_exported(program: ExportedProgram | RunnableProgram, *, name: str, me
     from hosim.importers import torch_run
 
     origin = {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})}
-    return workload_of(torch_run.run(program), name, origin)[0]
+    run = torch_run.run(program)
+    return workload_of(run, name, origin, in_parts=not run.moves)[0]  # cache nodes move whole storages
 
 
 def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported") -> Plan:
@@ -124,13 +130,16 @@ def require_torch() -> None:
 
 
 def workload_of(
-    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({})
+    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({}), *, in_parts: bool = False
 ) -> tuple[Graph, Mapping[int, int]]:
-    """The graph of a run, and the position of each storage among its tensors. ``kinds`` are those of some activations, by storage.
+    """The graph of a run, and the position of each storage among its tensors, unless these are ``in_parts``.
 
+    ``kinds`` are those of some activations, by storage. ``in_parts``: what exists from the start is cut into the parts that ops use.
     Random ops depend on each other in their order, since they draw from one generator.
     """
-    graph = StorageGraph(name, run.sizes, run.shapes)
+    sizes = {one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage]) for one in run.held if in_parts}
+    cuts, said = cut_all(sizes, ((step.name, use) for step in run.steps for use in step.uses))
+    graph = StorageGraph(name, run.sizes, run.shapes, cuts)
     random = ""
     for held in run.held:
         graph.tensor(held.storage, held.name, held.kind)
@@ -138,7 +147,7 @@ def workload_of(
         graph.outputs(step, ["output" if s in run.results else kinds.get(s, "activation") for s in step.outputs])
         graph.op(step, [random] if step.random and random else [])
         random = step.name if step.random else random
-    return graph.build(meta), {storage: t for t, storage in enumerate(graph.names)}
+    return graph.build({**meta, **said}), {storage: t for t, storage in enumerate(graph.names)}
 
 
 def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:

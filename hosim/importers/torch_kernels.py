@@ -9,9 +9,9 @@ nothing; every other op is a :class:`Kernel`.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, causal_ke
 from hosim.errors import InputError
 from hosim.importers import torch_guard
 from hosim.importers.aten_flops import CallShapes, aten_flops
+from hosim.importers.storage_parts import Use
+from hosim.importers.torch_uses import GATHERS, OVERWRITES, extent, grouped_bytes, uses_of
 from hosim.limits import limit, refusal, within
 
 aten = torch.ops.aten
@@ -36,14 +38,8 @@ DTYPES: Mapping[torch.dtype, str] = {
 }
 """hosim's names of torch's dtypes; the others keep torch's (``int8``, ``bool``)."""
 
-_GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take}
-"""Ops that read only as much of their first argument as they return."""
-
 _SCATTERS = {aten.index_put_: 2, aten.index_copy_: 3, aten.index_add_: 3, aten.scatter_: 3, aten.scatter_add_: 3}
 """In-place ops that touch only as many bytes of their first argument as this argument has."""
-
-_OVERWRITES = {aten.copy_, aten.fill_, aten.zero_}
-"""In-place ops that do not read what they write."""
 
 _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.empty_permuted}
 """Ops that write nothing into the memory that they return."""
@@ -53,7 +49,8 @@ _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty,
 class Kernel:
     """One computation below torch's composite ops; storages by number.
 
-    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of, and its sizes.
+    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of, and its sizes. ``uses``: what it does
+    with storages that are watched.
     """
 
     reads: tuple[int, ...]
@@ -63,13 +60,15 @@ class Kernel:
     dtype: str
     random: bool = False
     kernel: KernelSizes = UNKNOWN
+    uses: tuple[Use, ...] = ()
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
     """Numbers storages in the order of appearance, counts the bytes of live ones, and records kernels.
 
     ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` are the bytes of
-    live storages; ``peak_bytes`` is their maximum since it was last reset.
+    live storages; ``peak_bytes`` is their maximum since it was last reset. ``watched`` are the storages of which the parts matter that
+    kernels use.
     """
 
     def __init__(self) -> None:
@@ -79,6 +78,8 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self.kernels: list[Kernel] = []
         self.live_bytes = 0
         self.peak_bytes = 0
+        self.watched: frozenset[int] = frozenset()
+        self._changes: Counter[int] = Counter()
         self._calls, self._most = 0, limit("kernels")
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # by address, which is unique among the living
 
@@ -127,6 +128,8 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         reads = {(number, _place(t)): t for number, t in inputs if id(t) not in targets}
         made = {(number, _place(t)): t for number, t in outputs if number >= before}
         flops = _flops(func.overloadpacket, args, kwargs, result)
+        uses = () if func.overloadpacket in _ALLOCATIONS else self._uses(func, args, kwargs, list(reads.values()), written)
+        self._changes.update(self.number(t) for t, _ in written)
         self.kernels.append(
             Kernel(
                 reads=tuple(dict.fromkeys(number for number, _ in reads)),
@@ -138,9 +141,22 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
                 # the CPU's fused attention has this tag as well, but drops nothing
                 random=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.overloadpacket.__name__,
                 kernel=_kernel(func.overloadpacket, args, kwargs, result, flops),
+                uses=uses,
             )
         )
         return result
+
+    def _uses(
+        self, func: Any, args: Any, kwargs: Any, reads: Sequence[torch.Tensor], written: Sequence[tuple[torch.Tensor, bool]]
+    ) -> tuple[Use, ...]:
+        """What a kernel does with storages that are watched."""
+        watched: list[tuple[int, torch.Tensor, bool | None]] = [
+            (number, t, None) for t in reads if (number := self.number(t)) in self.watched
+        ]
+        watched += [(number, t, out) for t, out in written if (number := self.number(t)) in self.watched]
+        if not watched:
+            return ()
+        return tuple(uses_of(func, args, kwargs, watched, lambda t: (self.number(t), self._changes[self.number(t)], _place(t))))
 
 
 def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
@@ -175,13 +191,6 @@ def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from tensors(value.values())
 
 
-def extent(tensor: torch.Tensor) -> int:
-    """Bytes of distinct elements of a view: expanded dimensions repeat the same ones."""
-    if not tensor.numel():
-        return 0
-    return int(tensor.itemsize * prod(n for n, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride))
-
-
 def _written(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[torch.Tensor, bool]]:
     """The arguments that an op writes, by its schema, and whether each is an ``out`` argument."""
     if not schema.is_mutable:
@@ -207,15 +216,17 @@ def _traffic(
     """Bytes of the distinct views that an op reads and writes, in the device tier."""
     if packet in _ALLOCATIONS:
         return 0
-    if packet in _GATHERS and made:
+    if packet in GATHERS and made:
         result = sum(map(extent, made))
         return result + sum(min(extent(t), result) if t is args[0] else extent(t) for t in reads)
-    touched = [(extent(t), 1 if out or packet in _OVERWRITES else 2) for t, out in written]
+    touched = [(extent(t), 1 if out or packet in OVERWRITES else 2) for t, out in written]
     if packet in _SCATTERS and len(args) > _SCATTERS[packet]:
         values = args[_SCATTERS[packet]]
         limit = extent(values) if isinstance(values, torch.Tensor) else touched[0][0]
         touched = [(min(size, limit), times) for size, times in touched]
-    return sum(map(extent, reads)) + sum(map(extent, made)) + sum(size * times for size, times in touched)
+    grouped = grouped_bytes(packet, args)
+    read = sum(grouped if grouped is not None and t is args[1] else extent(t) for t in reads)
+    return read + sum(map(extent, made)) + sum(size * times for size, times in touched)
 
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:

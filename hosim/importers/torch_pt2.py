@@ -32,10 +32,11 @@ from hosim.importers import (
     cache_nodes,  # noqa: F401  # a program with cache nodes is read only where their ops are registered
     torchao_ops,
 )
+from hosim.importers.held_kinds import kind_of
 from hosim.importers.pt2_archive import read_archive
 from hosim.importers.pt2_graph import Pt2Constant, Pt2Graph, Pt2Node, Pt2Subgraph, Pt2Tensor, Pt2Value
 from hosim.importers.pt2_program import Pt2Payload, Pt2Program, read_program
-from hosim.importers.torch_run import PlaceholderInput, RunnableProgram, kind_of
+from hosim.importers.torch_run import PlaceholderInput, RunnableProgram
 
 _DTYPES = {
     1: "uint8",

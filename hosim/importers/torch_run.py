@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,10 @@ from torch.fx.node import map_aggregate
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.importers import cache_nodes, torch_guard
+from hosim.importers.held_kinds import kind_of
+from hosim.importers.storage_parts import COPIED, Use
 from hosim.importers.torch_kernels import Kernel, KernelRecorder, tensors
+from hosim.importers.torch_uses import partly_kept
 
 CPU = torch.device("cpu")
 _GROUPED = torch.ops.aten._grouped_mm.default
@@ -49,7 +52,7 @@ class ProgramStep:
     """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
 
     ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs. ``kernel``: the class of kernels
-    that computes, and its sizes.
+    that computes, and its sizes. ``uses``: what it does with storages that exist from the start.
     """
 
     name: str
@@ -64,6 +67,7 @@ class ProgramStep:
     random: bool = False
     phase: str = ""
     kernel: KernelSizes = UNKNOWN
+    uses: tuple[Use, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ def _run(program: RunnableProgram) -> ProgramRun:
     mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=program.kernels)
     with torch.no_grad(), quiet(), mode:
         values, held = _placeholders(program.taken, recorder)
+        recorder.watched = frozenset(one.storage for one in held)
         with recorder:
             machine = _Machine(program.module, recorder)
             steps = list(machine.steps(program.module.graph, values))
@@ -218,23 +223,6 @@ def given(program: ExportedProgram) -> list[PlaceholderInput]:
     return taken
 
 
-_PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))
-"""The names of tensors of GPTQ and AWQ."""
-
-
-def kind_of(role: str, name: str) -> str:
-    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part ``experts`` is an ``expert``.
-
-    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which group a row belongs to.
-
-    >>> kind_of("parameter", "layers.0.experts.1.weight"), kind_of("buffer", "layers.0.q_proj.qweight")
-    ('expert', 'parameter')
-    """
-    *_, last = parts = name.split(".")
-    role = "parameter" if role == "buffer" and last in _PACKED else role
-    return "expert" if role == "parameter" and "experts" in parts else role
-
-
 def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -> tuple[dict[str, Any], list[Held]]:
     """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
     values: dict[str, Any] = {}
@@ -303,6 +291,7 @@ class _Machine:
         self.initial: dict[int, tuple[str, ...]] = {}
         self.places: dict[str, int] = {}
         self._made = 0
+        self._scattered: dict[int, frozenset[int]] = {}
 
     def steps(
         self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
@@ -365,7 +354,11 @@ class _Machine:
         """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
         same = self.recorder.number(target) == self.recorder.number(value)
-        return [] if step is None or same else [step]
+        if step is None or same:
+            return []
+        if self.recorder.number(target) in self._scattered.get(self.recorder.number(value), ()):
+            return [replace(step, uses=tuple(replace(use, why=COPIED) if use.writes else use for use in step.uses))]
+        return [step]
 
     def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ProgramStep | None]:
         """The result of a node and, unless it only makes views or numbers, the step that it is."""
@@ -388,6 +381,8 @@ class _Machine:
         mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
         inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
         main = max(kernels, key=_weight)
+        kept = [recorder.number(t) for t in tensors(partly_kept(target, args))]
+        self._scattered |= {n: frozenset(kept).union(*[self._scattered.get(k, ()) for k in kept]) for n in outputs if kept}
         return result, ProgramStep(
             name,
             str(target),
@@ -400,6 +395,7 @@ class _Machine:
             recorder.peak_bytes - before - sum(recorder.sizes[n] for n in outputs),
             any(kernel.random for kernel in kernels),
             kernel=main.kernel if sum(kernel.flops > 0 for kernel in kernels) == 1 else UNKNOWN,
+            uses=tuple(use for kernel in kernels for use in kernel.uses),
         )
 
 

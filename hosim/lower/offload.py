@@ -80,7 +80,7 @@ def offload(
     parameters
         The policy's parameters.
     plan
-        A plan for the workload of the same program, instead of a policy.
+        A plan for the program as it runs, whose tensors are whole (``hosim.offload(...).plan.graph``), instead of a policy.
     device
         What runs it: torch's device or its name (``"cuda"``), or a :class:`hosim.lower.transfers.Device`. By default the GPU that has the
         parameters, or a machine made of the CPU's memory; for a model on meta a GPU, if there is one.

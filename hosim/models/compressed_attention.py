@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hosim.graph_parts import NEW
 from hosim.models.attention import attention, rotated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
 from hosim.models.functions import linear
-from hosim.models.kv_cache import NEW, parts_of_cache
+from hosim.models.kv_cache import parts_of_cache
 from hosim.models.norms import rms_norm
 from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from hosim.graph_parts import REST
+from hosim.graph_parts import READ, REST
 from hosim.models.attention import attention
 from hosim.models.collectives import of_copies
 from hosim.models.config import Run
-from hosim.models.functions import READ, activation, add, dropout, embedding, linear, mul, scale, square
+from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
 from hosim.models.norms import layer_norm
 from hosim.models.packed import PACKINGS
 from hosim.models.tape import Tape, Value

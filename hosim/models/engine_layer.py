@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from hosim.costmodel.kernels.expert_loads import share_touched
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
+from hosim.graph_parts import PAST
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
-from hosim.models.kv_cache import PAST, Cache, Written, make_cache, written
+from hosim.models.kv_cache import Cache, Written, make_cache, written
 from hosim.models.latent_attention import latent_attention
 from hosim.models.layer_inputs import from_input
 from hosim.models.mixers import mixer

@@ -11,11 +11,9 @@ from math import prod
 from typing import Any
 
 from hosim.edits import SEEDED
+from hosim.graph_parts import READ
 from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
-
-READ = "read"
-"""The part of a table that has the rows which a step reads."""
 
 SCALAR: tuple[int, ...] = ()
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.graph_parts import NEW, PAST
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS
 from hosim.models.tape import Tape, Value
-
-PAST, NEW = "past", "new"
-"""The parts of a cache: the tokens of earlier steps, and the one that this step adds."""
 
 
 class Written(TypedDict, total=False):
