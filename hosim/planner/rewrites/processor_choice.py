@@ -4,7 +4,9 @@ Ops that share a tensor that outlives the step, such as the experts of a layer, 
 choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
 From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
-groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
+groups are. Where ops are of so many kinds that not every kind on each processor can be tried, as with whole layers, more and more
+groups leave the device, first those that read the smallest part of what they hold there; an op that holds nothing runs beside its neighbours
+(:func:`by_reading`, :func:`beside_neighbours`). These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
 ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too. They are made a second time with
 each op that frees memory as soon as it can run: an update that follows its gradient leaves room, whichever processor it runs on.
 :func:`every_choice` tries all of a few ops.
@@ -15,8 +17,10 @@ processors is the policy's, with the moves that other processors force (:mod:`ho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import product
 from math import inf, prod
 from operator import itemgetter
@@ -50,6 +54,8 @@ _UNIFORM = 16
 """Uniform choices at most; with more, kinds of ops change their processor together."""
 _ALL = 16
 """Choices up to which each is tried: of all ops, else of all groups."""
+_READS_ALL = Fraction(1, 2)
+"""The part of what it holds from which on an op counts as reading all of it."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
 _TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
@@ -145,10 +151,19 @@ class _ChoiceSearch:
         self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
         self._uniform = frozenset(self.uniform())
 
+    @property
+    def _kinds(self) -> list[tuple[str, Choice]]:
+        return [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
+
+    @property
+    def by_kind(self) -> bool:
+        """Whether every kind of op on each of its processors is few enough choices."""
+        return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _UNIFORM
+
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""
-        kinds = [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
-        if prod([len(allowed) for _, allowed in set(kinds)]) > _UNIFORM:
+        kinds = self._kinds
+        if not self.by_kind:
             kinds = [("", allowed) for _, allowed in kinds]
         listed = list(dict.fromkeys(kinds))
         chosen = [dict(zip(listed, choice, strict=True)) for choice in product(*[allowed for _, allowed in listed])]
@@ -315,6 +330,9 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
         return
     search.judge(begin)
     left = _Trials(search, trials)
+    if not search.by_kind:
+        for processor in dict.fromkeys([name for allowed in search.allowed for name in allowed[1:]]):
+            _least_read(left, processor)
     for members, processor in _kinds(search):
         _shares(left, search.best or begin, members, processor)
     better = True
@@ -326,6 +344,76 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
                 changed = (*base[:k], processor, *base[k + 1 :])
                 if left.judge(changed):
                     base, better = changed, True
+
+
+def by_reading(graph: Graph, hardware: Hardware, groups: Sequence[tuple[int, ...]], processor: str) -> list[tuple[int, ...]]:
+    """The groups that may run on ``processor`` and use what outlives the step, by position; those together that write the same of it.
+
+    First those that read the smallest part of it, such as an embedding and experts, as these leave the most room for the least time. All
+    that read half or more are in the order of the step, so that neighbours leave together and little is copied between them.
+    """
+    may = [k for k, group in enumerate(groups) if processor in others_of(graph.ops[group[0]], hardware)]
+    first_of = {k: k for k in may}
+    holder: dict[int, int] = {}
+    for k in may:
+        for t in {t for i in groups[k] for t in graph.ops[i].uses if graph.survives[t] and graph.writers[t]}:
+            one, other = sorted([_root(first_of, k), _root(first_of, holder.setdefault(t, k))])
+            first_of[other] = one
+    units: dict[int, list[int]] = {}
+    for k in may:
+        units.setdefault(_root(first_of, k), []).append(k)
+    keys = {}
+    for first, unit in units.items():
+        used = [i for k in unit for i in groups[k]]
+        held = sum([graph.tensors[t].size_bytes for t in {t for i in used for t in graph.ops[i].uses} if graph.survives[t]])
+        if held:
+            share = Fraction(sum([graph.ops[i].bytes_accessed for i in used]), held)
+            keys[first] = min(share, _READS_ALL), used[0]
+    return [tuple(units[first]) for first in sorted(keys, key=keys.__getitem__)]
+
+
+def _root(first_of: Mapping[int, int], k: int) -> int:
+    while first_of[k] != k:
+        k = first_of[k]
+    return k
+
+
+def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: Choice) -> Choice:
+    """The choice with each op that uses nothing which outlives the step where the ops before and after it run, if these run in one place.
+
+    Else it runs where its workload has it first.
+    """
+    free = {group[0]: k for k, group in enumerate(groups) if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])}
+    of = {i: processor for group, processor in zip(groups, choice, strict=True) for i in group}
+    settled = [i for i in range(len(graph.ops)) if i not in free]
+    changed = list(choice)
+    for i, k in free.items():
+        place = bisect_left(settled, i)
+        near = {of.get(j, graph.ops[j].processor) for j in settled[max(0, place - 1) : place + 1]}
+        own, *others = graph.ops[i].processor, *[name for name, _ in graph.ops[i].also_on]
+        changed[k] = near.pop() if len(near) == 1 and near <= {own, *others} else own
+    return tuple(changed)
+
+
+def _least_read(trials: _Trials, processor: str) -> None:
+    """Take more and fewer groups to ``processor`` in the order of :func:`by_reading`: halfway between the best number and its neighbours."""
+    search = trials.search
+    order = by_reading(search.graph, search.hardware, search.groups, processor)
+    home = tuple([allowed[0] for allowed in search.allowed])
+    known: dict[int, float] = {}
+    following, until = len(order) // 2, trials.left // 2
+    while trials.left > until:
+        for k in {0, len(order), following} - known.keys():
+            choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
+            known[k] = _tried(trials, beside_neighbours(search.graph, search.groups, choice))
+        following = _halfway(sorted(known), min(known, key=lambda k: (known[k], k)))
+        if not following:
+            break
+
+
+def _tried(trials: _Trials, choice: Choice) -> float:
+    trials.judge(choice)
+    return trials.search.ns(choice)
 
 
 @dataclass
