@@ -258,6 +258,7 @@ BUILT_IN = (
         models="KTransformers (SOSP 2025)",
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; the experts of a prompt on the device",
         elsewhere=_EXPERTS,
+        chooses="hosim.policies.own.ktransformers:placed",
     ),
     Policy(
         "llama_cpp",

@@ -6,15 +6,22 @@ builder was told, and tells it itself where the workload is one that a builder m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hosim.analysis.canonical import canonical
+from hosim.cache_plan import Plan
+from hosim.edits import Edits
 from hosim.errors import InputError
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.notes import ASSUMED
+
+
+Initial = Mapping[int, tuple[str, ...]]
+Make = Callable[[Graph, Initial, Mapping[str, Any]], Plan]
+"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +69,12 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
     said = ", ".join(f"{key}={str(value).lower() if value is True else value}" for key, value in told.items())
     assumed = [*made.meta.get(ASSUMED, ()), f"{said}, since {policy} computes {part.what} there; the plan is for that workload"]
     return replace(made, meta={**made.meta, ASSUMED: assumed})
+
+
+def made_on(graph: Graph, chosen: Sequence[tuple[str, str]], make: Make, initial_of: Callable[[Graph], Initial]) -> Plan:
+    """The plan with each op of ``chosen`` on the processor beside its name; ``initial_of`` says where tensors of that graph start."""
+    edits = Edits(graph, processors=tuple(chosen))
+    fixed = edits.graph()
+    initial = initial_of(fixed)
+    made = make(fixed, initial, {})
+    return replace(made, graph=fixed, edits=edits, initial={**made.initial, **initial})

@@ -39,7 +39,8 @@ from hosim.planner.exact.proved_bound import proved_bound_ns
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.reorder import eager
-from hosim.processors import others_of, tier_of
+from hosim.processors import others_of
+from hosim.schedule.forced_moves import starts_elsewhere
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
@@ -272,7 +273,7 @@ class _ChoiceSearch:
             if plans and not uniform:
                 break
             try:
-                made = self.make(standin, starts(graph, self.hardware), self.settings)
+                made = self.make(standin, starts_elsewhere(graph, self.hardware), self.settings)
             except InfeasibleError as error:
                 refused = refused or error
                 continue
@@ -310,16 +311,6 @@ def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
         for j in group:
             of[j] = group
     return sorted({tuple(sorted(group)) for group in of.values()})
-
-
-def starts(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where what only other processors use starts, if the workload leaves it free: in the tier of their processor."""
-    found = {}
-    for t in graph.initial:
-        tiers = {tier_of(graph.ops[i], hardware) for i in graph.users[t]}
-        if len(tiers) == 1 and hardware.device_tier not in tiers and graph.tensors[t].home in (None, hardware.device_tier):
-            found[t] = tuple(tiers)
-    return found
 
 
 def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:

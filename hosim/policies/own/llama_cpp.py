@@ -29,12 +29,12 @@ from functools import cached_property
 from typing import Any
 
 from hosim.cache_plan import Plan
-from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.models.gguf_names import gguf_names
+from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.policies.own import resident
 from hosim.processors import others_of, tier_of
 
@@ -43,7 +43,6 @@ _OFFLOADED = 32
 """Rows from which on llama.cpp copies weights to the device."""
 _NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
-Make = Callable[[Graph, Mapping[int, tuple[str, ...]], Mapping[str, Any]], Plan]
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, **_: object) -> Plan:
@@ -138,12 +137,8 @@ def _made(layers: _Layers, split: Split, make: Make, offload: bool) -> Plan:
             f"from {_OFFLOADED} rows on, which is not modelled; op_offload=false computes it on the CPU, as --no-op-offload",
             source="policy llama_cpp",
         )
-    chosen = tuple([(graph.ops[i].name, layers.tier if i in on_cpu else "") for i in graph.movable])
-    edits = Edits(graph, processors=chosen)
-    fixed = edits.graph()
-    initial = _initial(fixed, hardware)
-    made = make(fixed, initial, {})
-    return replace(made, graph=fixed, edits=edits, initial={**made.initial, **initial})
+    chosen = [(graph.ops[i].name, layers.tier if i in on_cpu else "") for i in graph.movable]
+    return made_on(graph, chosen, make, lambda fixed: _initial(fixed, hardware))
 
 
 def _rows(graph: Graph, i: int) -> int:
