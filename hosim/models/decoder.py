@@ -119,6 +119,7 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         result_kind="activation" if config.final_softcap else "output",
         kernel="gemm",
         sizes=(x.rows, rows, config.hidden_size),
+        computes=weight.computes,
     )
     if config.final_softcap:
         return t.op("softcap", "elementwise", [logits], logits.shape, result_kind="output")

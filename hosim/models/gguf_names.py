@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 _OUTSIDE: Mapping[str, str] = {"embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 """Modules outside layers, by how their names end."""
@@ -33,8 +33,11 @@ _INSIDE: Mapping[str, tuple[str, ...]] = {
     "mlp.down_proj": ("ffn_down",),
     "mlp.gate": ("ffn_gate_inp",),
     "mlp.router": ("ffn_gate_inp",),
-    **{f"mlp.{name}.gate_up_proj": ("ffn_gate_shexp", "ffn_up_shexp") for name in ("shared_expert", "shared_experts")},
-    **{f"mlp.{name}.down_proj": ("ffn_down_shexp",) for name in ("shared_expert", "shared_experts")},
+    **{
+        f"mlp.{shared}.{name}": tuple([f"ffn_{factor}_shexp" for factor in name.removesuffix("_proj").split("_")])
+        for shared in ("shared_expert", "shared_experts")
+        for name in ("gate_proj", "up_proj", "gate_up_proj", "down_proj")
+    },
     "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
 }
 """Modules of a layer. Of a tensor that holds several weights of a file the names of all."""
@@ -45,11 +48,14 @@ _EXPERTS: Mapping[str, tuple[str, ...]] = {
     "down_proj": ("ffn_down_exps",),
 }
 
-OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "ffn_norm": ("post_attention_norm",),
-    "attn_sinks": ("attn_sinks",),
+_ALSO: Mapping[str, tuple[str, ...]] = {
+    "post_attention_layernorm": ("post_attention_norm",),
+    "self_attn.kv_b_proj": ("attn_kv_b",),
+    "self_attn.qkv_proj": ("attn_qkv",),
 }
-"""What files of some architectures call a weight instead (gpt-oss: the norm before the MLP)."""
+"""What files of some architectures and versions have instead, by the module of a layer."""
+
+_ALSO_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("ffn_gate_up_exps",)}
 
 _LAYER = re.compile(r"^(?:.*\.)?layers\.(\d+)\.(.+)$")
 _OWN = re.compile(r"^(blk\.\d+\.|token_embd|output)[a-z0-9_.]*$")
@@ -63,19 +69,36 @@ def gguf_names(tensor: str) -> tuple[str, ...]:
     >>> gguf_names("lm_head.weight"), gguf_names("blk.0.attn_q.weight"), gguf_names("transformer.h.0.attn.c_attn.weight")
     (('output.weight',), ('blk.0.attn_q.weight',), ())
     """
+    return next(iter(_choices(tensor)), ())
+
+
+def gguf_names_in(tensor: str, there: Container[str]) -> tuple[str, ...]:
+    """The same for a file that has these weights; none where it has not all that belong together.
+
+    >>> gguf_names_in("model.layers.0.self_attn.kv_b_proj.weight", {"blk.0.attn_kv_b.weight"})
+    ('blk.0.attn_kv_b.weight',)
+    """
+    fitting = [names for names in _choices(tensor) if names and all([name in there for name in names])]
+    return fitting[-1] if fitting else ()
+
+
+def _choices(tensor: str) -> list[tuple[str, ...]]:
+    """The usual names, and after them those of some files."""
     if _OWN.match(tensor):
-        return (tensor,)
+        return [(tensor,)]
     found = _LAYER.match(tensor)
     if found is None:
         module, _, what = tensor.rpartition(".")
-        return tuple([f"{name}.{what}" for end, name in _OUTSIDE.items() if module == end or module.endswith(f".{end}")])
+        return [(f"{name}.{what}",) for end, name in _OUTSIDE.items() if module == end or module.endswith(f".{end}")]
     layer, inside = found.groups()
     if inside.endswith("e_score_correction_bias"):
-        return (f"blk.{layer}.exp_probs_b.bias",)
+        return [(f"blk.{layer}.exp_probs_b.bias",)]
     expert = re.fullmatch(r"mlp(?:\.experts)?\.(gate_up_proj|up_proj|down_proj)(_bias)?", inside)
     if expert is not None:
-        return tuple([f"blk.{layer}.{name}.{'bias' if expert[2] else 'weight'}" for name in _EXPERTS[expert[1]]])
-    module, _, what = inside.rpartition(".")
-    if what not in ("weight", "bias"):
-        module, what = inside, "weight"
-    return tuple([f"blk.{layer}.{name}.{what}" for name in _INSIDE.get(module, ())])
+        module, what, tables = expert[1], "bias" if expert[2] else "weight", (_EXPERTS, _ALSO_EXPERTS)
+    else:
+        module, _, what = inside.rpartition(".")
+        if what not in ("weight", "bias"):
+            module, what = inside, "weight"
+        tables = (_INSIDE, _ALSO)
+    return [tuple([f"blk.{layer}.{name}.{what}" for name in table[module]]) for table in tables if module in table]

@@ -46,7 +46,9 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
         if run.training or not run.merged or run.devices > 1:
             raise InputError("works for inference on one device with merged: true", where="layers_on")
         if "/" not in run.layers_on:
-            raise InputError(f"expected {DEVICE}/TIER: which layers run where is the plan's to say; got {run.layers_on!r}", where="layers_on")
+            raise InputError(
+                f"expected {DEVICE}/TIER: which layers run where is the plan's to say; got {run.layers_on!r}", where="layers_on"
+            )
     implied = {}
     for key in PROCESSORS:
         processor, home = getattr(run, key), _HOMES.get(key)
@@ -54,6 +56,8 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             continue
         if "/" in processor and not re.fullmatch(f"{DEVICE}/[^/]+", processor):
             raise InputError(f"expected a tier, or {DEVICE}/TIER for one of the two, got {processor!r}", where=key)
-        if home is not None and getattr(run, home) is None and "/" not in processor:  # where a plan chooses, what these ops read has no home
+        if (
+            home is not None and getattr(run, home) is None and "/" not in processor
+        ):  # where a plan chooses, what these ops read has no home
             implied[home] = processor
     return replace(run, **implied)

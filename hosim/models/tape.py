@@ -23,7 +23,9 @@ from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
 from hosim.models.packed import CACHES, PACKINGS
+from hosim.models.stored_weights import StoredWeights
 from hosim.models.value import ITEM_BYTES, Value
+from hosim.models.weight_bytes import WEIGHTS_OF_MODELS
 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 
@@ -58,15 +60,24 @@ class Tape:
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
     ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
+    ``stored``: the weights of a file, which say what tensors take.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
     def __init__(
-        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, in_parts: bool = True
+        self,
+        name: str,
+        *,
+        training: bool = False,
+        main_gradients: bool = False,
+        merged: bool = False,
+        in_parts: bool = True,
+        stored: StoredWeights | None = None,
     ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
         self.merged = merged
+        self._stored = stored
         self._main_gradients = main_gradients
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
@@ -129,6 +140,9 @@ class Tape:
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
+            learned = kind in WEIGHTS_OF_MODELS
+            if self._stored is not None and (learned or kind == "buffer") and (found := self._stored.of(full, shape, is_learned=learned)):
+                value = replace(value, stored=found[:2], computes=computes or found[2])
             sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():

@@ -265,11 +265,15 @@ BUILT_IN = (
         "layers and experts computed where their weights lie: on the device as much as fits, the rest on the CPU (layers_on)",
         "hosim.policies.own.llama_cpp:plan",
         {
-            "n_gpu_layers": Parameter(None, "int", "-ngl: layers from the back that are on the device, the output layer first; none: as --fit"),
+            "n_gpu_layers": Parameter(
+                None, "int", "-ngl: layers from the back that are on the device, the output layer first; none: as --fit"
+            ),
             "n_cpu_moe": Parameter(None, "int", "--n-cpu-moe: layers from the front whose experts are on the CPU; none: as --fit"),
             "override_tensor": Parameter("", "str", "-ot: PATTERN=CPU or PATTERN=CUDA0 for names of a GGUF, several with '/' between them"),
             "fit_target": Parameter(2**30, "size", "--fit-target: memory that --fit leaves free"),
-            "op_offload": Parameter(True, "bool", "false: --no-op-offload, so that products of many rows are computed where their weights lie"),
+            "op_offload": Parameter(
+                True, "bool", "false: --no-op-offload, so that products of many rows are computed where their weights lie"
+            ),
         },
         by_name_only=True,
         models="llama.cpp of 2026 with --fit, -ngl, --n-cpu-moe and -ot",

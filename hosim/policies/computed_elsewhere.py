@@ -18,7 +18,6 @@ from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.notes import ASSUMED
 
-
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, Any]], Plan]
 """A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
@@ -59,7 +58,10 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
         raise InputError(f"{needs} where hosim builds it; in a workload file ops name their processor", source=f"policy {policy}")
     from hosim.models.build import build
 
-    told = {part.option: f"{DEVICE}/{tier}" if part.chosen else tier, **{key: value for key, value in part.beside.items() if key not in recipe}}
+    told = {
+        part.option: f"{DEVICE}/{tier}" if part.chosen else tier,
+        **{key: value for key, value in part.beside.items() if key not in recipe},
+    }
     try:
         if canonical(build(graph.name, recipe)) != graph.derived(canonical):
             raise InputError("its graph is no longer what the builder made")

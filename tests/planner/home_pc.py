@@ -53,9 +53,7 @@ class Question:
         return build(str(self), {**told, **({"layers": self.layers} if self.layers else {}), **more})
 
 
-QUESTIONS = tuple(
-    Question(model, weights, *machine) for model, weights, machine in product(MODELS, ("int4", "int8"), MACHINES)
-)
+QUESTIONS = tuple(Question(model, weights, *machine) for model, weights, machine in product(MODELS, ("int4", "int8"), MACHINES))
 
 
 @cache

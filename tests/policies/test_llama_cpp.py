@@ -78,7 +78,13 @@ def test_layers_count_from_the_back_and_the_output_layer_is_the_first() -> None:
 def test_a_dense_model_gets_as_many_layers_as_fit_from_the_back() -> None:
     """The head is 3 MiB, each layer 4 with its cache: in 12 MiB there are two layers, in 11 and some bytes two, in 10 one."""
     graph = layers(4, experts=False)
-    for budget, expected in ((19 * MIB + 1000, []), (15 * MIB + 1000, [0]), (12 * MIB, [0, 1]), (10 * MIB, [0, 1, 2]), (4 * MIB, [0, 1, 2, 3])):
+    for budget, expected in (
+        (19 * MIB + 1000, []),
+        (15 * MIB + 1000, [0]),
+        (12 * MIB, [0, 1]),
+        (10 * MIB, [0, 1, 2]),
+        (4 * MIB, [0, 1, 2, 3]),
+    ):
         assert layers_on_cpu(placed(graph, budget)) == expected
     assert "head" in on_cpu(placed(graph, 2 * MIB))
 
@@ -126,7 +132,9 @@ def test_the_published_example_of_fit() -> None:
     assert [int(re.findall(r"\d+", name)[0]) for name in on_cpu(plan) if name.endswith("experts")] == list(range(14, 48))
     assert [name for name in on_cpu(plan) if not name.endswith("experts")] == ["model.embedding"]
     held = {t: tensor.size_bytes for t, tensor in enumerate(graph.tensors) if plan.residency("hbm").get(t) == ("hbm",)}
-    kinds = {kind: sum([size for t, size in held.items() if graph.tensors[t].kind == kind]) / MIB for kind in ("parameter", "expert", "kv_cache")}
+    kinds = {
+        kind: sum([size for t, size in held.items() if graph.tensors[t].kind == kind]) / MIB for kind in ("parameter", "expert", "kv_cache")
+    }
     assert kinds["kv_cache"] == 384
     router = 48 * 128 * 2048 * 2 / MIB  # as many bytes more in f32
     assert kinds["parameter"] + kinds["expert"] - 593.5 + router == pytest.approx(17_904, abs=1)
@@ -200,7 +208,10 @@ def test_experts_that_no_token_reads_take_room_as_well() -> None:
     plan = registry.get("llama_cpp").plan(graph, RTX, budget)
     assert [name for name in on_cpu(plan) if name.endswith("experts")] == [f"model.layers.{n}.mlp.experts" for n in (2, 3)]
     there = plan.residency("hbm")
-    assert sum([tensor.size_bytes for t, tensor in enumerate(graph.tensors) if tensor.kind == "expert" and there[t] == ("hbm",)]) == 2 * experts
+    assert (
+        sum([tensor.size_bytes for t, tensor in enumerate(graph.tensors) if tensor.kind == "expert" and there[t] == ("hbm",)])
+        == 2 * experts
+    )
 
 
 def test_where_nothing_fits_it_says_so() -> None:
@@ -210,6 +221,9 @@ def test_where_nothing_fits_it_says_so() -> None:
 
 def test_experts_of_ktransformers_are_on_the_cpu_where_the_plan_may_say_so() -> None:
     asked = {"model": "mixtral-8x7b", "phase": "decode", "context": 64, "layers": 2, "merged": True, "routing": None}
-    free, fixed = hosim.plan({**asked, "layers_on": "device/ddr"}, "rtx-4090", "ktransformers"), hosim.plan(asked, "rtx-4090", "ktransformers")
+    free, fixed = (
+        hosim.plan({**asked, "layers_on": "device/ddr"}, "rtx-4090", "ktransformers"),
+        hosim.plan(asked, "rtx-4090", "ktransformers"),
+    )
     assert on_cpu(free) == on_cpu(fixed) == ["model.layers.0.mlp.experts", "model.layers.1.mlp.experts"]
     assert hosim.replay(free, "rtx-4090").makespan_ns == hosim.replay(fixed, "rtx-4090").makespan_ns

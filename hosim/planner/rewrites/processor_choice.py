@@ -374,7 +374,9 @@ def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: C
 
     Else it runs where its workload has it first.
     """
-    free = {group[0]: k for k, group in enumerate(groups) if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])}
+    free = {
+        group[0]: k for k, group in enumerate(groups) if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])
+    }
     of = {i: processor for group, processor in zip(groups, choice, strict=True) for i in group}
     settled = [i for i in range(len(graph.ops)) if i not in free]
     changed = list(choice)

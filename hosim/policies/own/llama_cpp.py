@@ -44,7 +44,6 @@ _OFFLOADED = 32
 _NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
 
-
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, **_: object) -> Plan:
     """The plan for ops whose processors are chosen: what is on the device is there from the start."""
     return replace(resident.plan(graph, hardware, budget_bytes), policy="llama_cpp")
@@ -106,7 +105,9 @@ def _fitted(layers: _Layers, fitting: Callable[[Split], Plan | None], most: int)
         return found
     found = fitting(replace(dense, n_gpu_layers=0))
     if found is None:
-        raise InfeasibleError(f"out of memory: llama_cpp with all layers on the CPU needs more than the {max(0, most):,} B beside fit_target")
+        raise InfeasibleError(
+            f"out of memory: llama_cpp with all layers on the CPU needs more than the {max(0, most):,} B beside fit_target"
+        )
     return _largest(layers.count + 1, lambda n: fitting(replace(dense, n_gpu_layers=n)), found)
 
 
