@@ -34,11 +34,13 @@ def config_of_gguf(path: str | os.PathLike[str]) -> Config:
         message = f"expected an architecture that hosim knows of GGUF files ({known}), got {shown(arch, 60)}{hint}"
         raise InputError(f"{message}; the model's config.json may be one that a builder knows", source=source, where="general.architecture")
     config = {**said.common(), **ARCHITECTURES[arch](said)}
-    weights = {name: [weight.type, prod(weight.shape)] for name, weight in header.weights.items()}
-    if not weights:
-        raise InputError("has no weights: name the first of its files", source=source)
+    weights = {name: (weight.type, prod(weight.shape)) for name, weight in header.weights.items()}
     total = sum([bytes_of(*weight) for weight in weights.values()])
-    return {**{key: value for key, value in config.items() if value is not None}, INDEX: {"metadata": {"total_size": total}}, GGUF: weights}
+    return {
+        **{key: value for key, value in config.items() if value is not None},
+        INDEX: {"metadata": {"total_size": total}},
+        GGUF: {name: list(w) for name, w in weights.items()},
+    }
 
 
 class _Metadata:
@@ -138,7 +140,7 @@ def _qwen3moe(said: _Metadata) -> Config:
 
 
 def _deepseek2(said: _Metadata) -> Config:
-    """With sigmoid scores (``expert_gating_func`` 2) DeepSeek-V3, else V2. Files whose attention reads latents have other lengths of keys."""
+    """With sigmoid scores (``expert_gating_func`` 2) DeepSeek-V3, else V2. Files with attention over latents say other lengths of keys."""
     turned = said.needed("rope.dimension_count")
     keys = said.size("attention.key_length_mla") or said.needed("attention.key_length")
     return {

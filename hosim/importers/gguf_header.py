@@ -74,10 +74,10 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
         raise InputError(f"is one of {count} files; keep the name that ends as in -00001-of-{count:05}.gguf", source=source)
     parts = []
     for n in range(1, count + 1):
-        part = f"{source[: named.start()]}-{n:05}-of-{count:05}.gguf"
-        if not os.path.isfile(part):
+        other = f"{source[: named.start()]}-{n:05}-of-{count:05}.gguf"
+        if not os.path.isfile(other):
             raise InputError(f"is one of {count} files, and number {n} is not beside it; download it, too", source=source)
-        parts.append(found if part == source else _read_one(part))
+        parts.append(found if other == source else _read_one(other))
     weights: dict[str, GgufWeight] = {}
     for n, part in enumerate(parts):
         for name, weight in part.weights.items():
@@ -169,7 +169,7 @@ class _Reader:
             raise self._refusal(f"expected an array of numbers or texts, got one of type {kind}", where)
         self._check_count(count, 8, where)
         for _ in range(count):
-            self._records.draw()
+            self._records.draw(source=self._source, where=where)
             self._pass(self._length(where), where)
         return Passed(count)
 
@@ -182,7 +182,7 @@ class _Reader:
             raise self._refusal("expected a name in UTF-8", where) from None
 
     def _length(self, where: str) -> int:
-        length = self._number("Q", where)
+        length: int = self._number("Q", where)
         self._check_count(length, 1, where)
         return length
 

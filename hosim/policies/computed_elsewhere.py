@@ -27,8 +27,8 @@ Make = Callable[[Graph, Initial, Mapping[str, Any]], Plan]
 class ComputedElsewhere:
     """What a system computes on the processor of a tier below: ``what``, which is with tensors of a ``kind``.
 
-    ``option`` of a builder names the tier; ``beside`` are others that it takes. ``chosen``: the plan says which ops of the part run there, so
-    that the option is ``device/TIER``.
+    ``option`` of a builder names the tier; ``beside`` are others that it takes. ``chosen``: the plan says which ops of the part run there,
+    so that the option is ``device/TIER``.
     """
 
     what: str

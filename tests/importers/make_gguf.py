@@ -147,7 +147,7 @@ def _qwen2moe(n: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 def _gpt_oss(n: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     made = {**attention(n, "Q8_0", bias=True), **experts(n, "MXFP4", "MXFP4")}
     made[f"blk.{n}.post_attention_norm.weight"] = made.pop(f"blk.{n}.ffn_norm.weight")
-    biases = {name: wide for name, wide in (("ffn_gate_exps", (256, 8)), ("ffn_up_exps", (256, 8)), ("ffn_down_exps", (256, 8)))}
+    biases: dict[str, tuple[int, ...]] = {f"ffn_{name}_exps": (256, 8) for name in ("gate", "up", "down")}
     biases |= {"ffn_gate_inp": (8,), "attn_output": (256,)}
     return {**made, **{f"blk.{n}.{name}.bias": ("F32", wide) for name, wide in biases.items()}, f"blk.{n}.attn_sinks.weight": ("F32", (4,))}
 

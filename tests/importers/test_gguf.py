@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -153,7 +154,7 @@ HOSTILE = {
     "a name that is no text": (HEAD + struct.pack("<QQ", 0, 1) + struct.pack("<Q", 2) + b"\xff\xfe" + bytes(20), "UTF-8"),
     "an unknown kind of metadata": (HEAD + struct.pack("<QQ", 0, 1) + text("k") + struct.pack("<IQ", 77, 1), "0 to 12, got 77"),
     "an array past the end": (HEAD + struct.pack("<QQ", 0, 1) + text("k") + struct.pack("<IIQ", 9, 10, 2**61), "past the end"),
-    "an array of arrays": (HEAD + struct.pack("<QQ", 0, 1) + text("k") + struct.pack("<IIQ", 9, 9, 1) + bytes(16), "array of numbers or texts"),
+    "an array of arrays": (HEAD + struct.pack("<QQ", 0, 1) + text("k") + struct.pack("<IIQ", 9, 9, 1) + bytes(16), "numbers or texts"),
     "a text past the end in an array": (
         HEAD + struct.pack("<QQ", 0, 1) + text("k") + struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 2**40), "past the end"
     ),
@@ -192,10 +193,8 @@ def test_whatever_is_changed_it_is_read_or_refused(tmp_path_factory: pytest.Temp
     content[at % len(content)] = byte
     path = tmp_path_factory.getbasetemp() / "changed.gguf"
     path.write_bytes(bytes(content[: len(content) - cut % len(content)]))
-    try:
+    with contextlib.suppress(InputError):
         hosim.load(str(path))
-    except InputError:
-        pass
 
 
 def test_no_weight_is_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Questions of a home PC: a mixture of experts whose weights do not fit a card, decoded on the card and the CPU beside it.
 
-Which experts a token will choose is not known, so that a layer's experts are one tensor (``routing: null``): a placement holds for all tokens.
+Which experts a token will choose is not known, so that a layer's experts are one tensor (``routing: null``): a placement holds for all
+tokens.
 """
 
 from __future__ import annotations

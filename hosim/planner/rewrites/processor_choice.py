@@ -3,10 +3,10 @@
 Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together, unless few ops have a
 choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
-From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
-groups are. Where ops are of so many kinds that not every kind on each processor can be tried, as with whole layers, more and more
-groups leave the device, first those that read the smallest part of what they hold there; an op that holds nothing runs beside its neighbours
-(:func:`by_reading`, :func:`beside_neighbours`). These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
+Where ops are of too many kinds for that, as with whole layers, more and more groups leave the device, first those that read the smallest
+part of what they hold there; an op that holds nothing runs beside its neighbours (:func:`by_reading`, :func:`beside_neighbours`).
+From the best of all these, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then
+single groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
 ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too. They are made a second time with
 each op that frees memory as soon as it can run: an update that follows its gradient leaves room, whichever processor it runs on.
 :func:`every_choice` tries all of a few ops.
@@ -389,7 +389,7 @@ def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: C
 
 
 def _least_read(trials: _Trials, processor: str) -> None:
-    """Take more and fewer groups to ``processor`` in the order of :func:`by_reading`: halfway between the best number and its neighbours."""
+    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them: halfway between the best number and its neighbours."""
     search = trials.search
     order = by_reading(search.graph, search.hardware, search.groups, processor)
     home = tuple([allowed[0] for allowed in search.allowed])

@@ -4,20 +4,21 @@ llama.cpp (github.com/ggml-org/llama.cpp at 08033df0). Its unit is the tensor: a
 cache lies, an op with neither on the device unless what runs before and after it is on the CPU (``ggml_backend_sched``, whose passes are of
 this kind). Placement in its order of precedence:
 
-1. ``override_tensor`` (``-ot``): ``PATTERN=CPU`` or ``PATTERN=CUDA0``, several with ``/`` between them. Patterns are regular expressions that
-   are searched in the names of a GGUF (``blk.3.ffn_up_exps.weight``); the first that is found counts.
+1. ``override_tensor`` (``-ot``): ``PATTERN=CPU`` or ``PATTERN=CUDA0``, several with ``/`` between them. Patterns are regular expressions
+   that are searched in the names of a GGUF (``blk.3.ffn_up_exps.weight``); the first that is found counts.
 2. ``n_cpu_moe`` (``--n-cpu-moe``): the experts of the first so many layers on the CPU.
 3. ``n_gpu_layers`` (``-ngl``): of n layers and the output layer, which is one more, the last so many on the device, with their caches.
    The embedding is always on the CPU.
 
-Where none is given, ``--fit``, which is on by default since the end of 2025 (``common/fit.cpp``), leaves ``fit_target`` of the budget free. If
-everything fits, everything is on the device but the embedding. Else a model without experts gets as many layers as fit, the output layer first and then from
-the back. A mixture gets its layers without their experts in the same order; once all are there, the experts of as many layers as fit, from
-the front.
+Where none is given, ``--fit``, which is on by default since the end of 2025 (``common/fit.cpp``), leaves ``fit_target`` of the budget free.
+If everything fits, everything is on the device but the embedding. Else a model without experts gets as many layers as fit, the output layer
+first and then from the back. A mixture gets its layers without their experts in the same order; once all are there, the experts of as many
+layers as fit, from the front.
 
-Not modelled: a layer of which some experts' matrices are on either side, which ``--fit`` tries last; the buffer of a batch of 512 tokens, which
-it counts (some hundred MiB: part of ``fit_target``); shorter contexts, which it tries first where none is given. Of products of 32 rows or more it
-copies weights that lie on the CPU to the device (op offload): these are refused, unless ``op_offload`` is false (``--no-op-offload``).
+Not modelled: a layer of which some experts' matrices are on either side, which ``--fit`` tries last; the buffer of a batch of 512 tokens,
+which it counts (some hundred MiB: part of ``fit_target``); shorter contexts, which it tries first where none is given. Of products of 32
+rows or more llama.cpp copies weights that lie on the CPU to the device (op offload): these are refused, unless ``op_offload`` is false
+(``--no-op-offload``).
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ def _made(layers: _Layers, split: Split, make: Make, offload: bool) -> Plan:
     on_cpu = layers.on_cpu(split)
     if offload and (wide := [i for i in sorted(on_cpu) if _rows(graph, i) >= _OFFLOADED]):
         raise InputError(
-            f"op {graph.ops[wide[0]].name!r} has {_rows(graph, wide[0]):,} rows and its weights on the CPU: llama.cpp copies them to the device "
-            f"from {_OFFLOADED} rows on, which is not modelled; op_offload=false computes it on the CPU, as --no-op-offload",
+            f"op {graph.ops[wide[0]].name!r} has {_rows(graph, wide[0]):,} rows and its weights on the CPU: from {_OFFLOADED} rows on "
+            "llama.cpp copies them to the device, which is not modelled; op_offload=false computes it on the CPU, as --no-op-offload",
             source="policy llama_cpp",
         )
     chosen = [(graph.ops[i].name, layers.tier if i in on_cpu else "") for i in graph.movable]
@@ -149,7 +150,7 @@ def _rows(graph: Graph, i: int) -> int:
 
 
 def _initial(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where tensors lie that the workload leaves free: where they are used, and parts that nobody uses beside the others of their tensor."""
+    """Where tensors lie that the workload leaves free: where they are used; parts that nobody uses, beside the others of their tensor."""
     device = hardware.device_tier
     used: dict[str, set[str]] = {}
     free: dict[str, bool] = {}
@@ -167,6 +168,25 @@ def _initial(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
     return found
 
 
+def layer_of_ops(graph: Graph) -> Sequence[int]:
+    """The layer of each op, by the first number of its name: -1 before the first one, and their count after the last."""
+    numbers = [int(found[1]) if (found := _NUMBER.search(op.name)) else None for op in graph.ops]
+    there = [i for i, n in enumerate(numbers) if n is not None]
+    if not there:
+        return [-1] * len(numbers)
+    of, current, count = [], -1, 1 + max([n for n in numbers if n is not None])
+    for i, n in enumerate(numbers):
+        current = count if i > there[-1] else current if n is None else n
+        of.append(current)
+    return of
+
+
+def layers_with_experts(graph: Graph, of: Sequence[int]) -> tuple[int, ...]:
+    """The layers that have routed experts, ascending; ``of`` is the layer of each op."""
+    reads = [n for op, n in zip(graph.ops, of, strict=True) if any([graph.tensors[t].kind == "expert" for t in op.uses])]
+    return tuple(sorted(set(reads)))
+
+
 class _Layers:
     """The layers of a workload, and which of its ops run on the CPU for a split."""
 
@@ -179,16 +199,8 @@ class _Layers:
 
     @cached_property
     def of(self) -> Sequence[int]:
-        """The layer of each op: -1 before the first one, and their count after the last."""
-        numbers = [int(found[1]) if (found := _NUMBER.search(op.name)) else None for op in self.graph.ops]
-        there = [i for i, n in enumerate(numbers) if n is not None]
-        if not there:
-            return [-1] * len(numbers)
-        of, current, count = [], -1, 1 + max([n for n in numbers if n is not None])
-        for i, n in enumerate(numbers):
-            current = count if i > there[-1] else current if n is None else n
-            of.append(current)
-        return of
+        """The layer of each op (:func:`layer_of_ops`)."""
+        return layer_of_ops(self.graph)
 
     @cached_property
     def count(self) -> int:
@@ -199,7 +211,7 @@ class _Layers:
     @cached_property
     def with_experts(self) -> tuple[int, ...]:
         """The layers that have routed experts, ascending."""
-        return tuple(sorted({n for op, n in zip(self.graph.ops, self.of, strict=True) if self._kinds(op.uses) & {"expert"}}))
+        return layers_with_experts(self.graph, self.of)
 
     def _kinds(self, tensors: Sequence[int]) -> set[str]:
         return {self.graph.tensors[t].kind for t in tensors}
@@ -224,8 +236,9 @@ class _Layers:
     def _check(self, i: int) -> None:
         op = self.graph.ops[i]
         if self.tier not in (op.processor, *others_of(op, self.hardware)) and self.of[i] >= 0:
+            told = f"layers_on=device/{self.tier}"
             raise InputError(
-                f"llama_cpp computes op {op.name!r} on the CPU, and the workload does not let it run there; say layers_on=device/{self.tier}",
+                f"llama_cpp computes op {op.name!r} on the CPU, and the workload does not let it run there; say {told}",
                 source=self.graph.name,
             )
 
