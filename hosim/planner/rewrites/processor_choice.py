@@ -389,12 +389,19 @@ def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: C
 
 
 def _least_read(trials: _Trials, processor: str) -> None:
-    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them: halfway between the best number and its neighbours."""
+    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from the front, so that layers leave whole."""
     search = trials.search
     order = by_reading(search.graph, search.hardware, search.groups, processor)
+    _prefixes(trials, order, processor, trials.left // 2)
+    _prefixes(trials, sorted(order, key=lambda unit: search.groups[unit[0]][0]), processor, trials.left // 4)
+
+
+def _prefixes(trials: _Trials, order: Sequence[tuple[int, ...]], processor: str, until: int) -> None:
+    """Take the first of ``order`` to ``processor``: halfway between the best number so far and its neighbours, while trials are left."""
+    search = trials.search
     home = tuple([allowed[0] for allowed in search.allowed])
     known: dict[int, float] = {}
-    following, until = len(order) // 2, trials.left // 2
+    following = len(order) // 2
     while trials.left > until:
         for k in {0, len(order), following} - known.keys():
             choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
