@@ -389,7 +389,7 @@ def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: C
 
 
 def _least_read(trials: _Trials, processor: str) -> None:
-    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from the front, so that layers leave whole."""
+    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from the front, so that layers leave."""
     search = trials.search
     order = by_reading(search.graph, search.hardware, search.groups, processor)
     _prefixes(trials, order, processor, trials.left // 2)
