@@ -89,10 +89,10 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
 
 def _read_one(source: str) -> GgufHeader:
     with opened(source) as file:
-        return _Reader(file, source).header()
+        return _HeaderReader(file, source).header()
 
 
-class _Reader:
+class _HeaderReader:
     """Reads on in a file, and refuses what goes past its end."""
 
     def __init__(self, file: BufferedReader, source: str) -> None:

@@ -34,7 +34,8 @@ def step(
     And the gates in it, with how many of its candidates each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
-    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts, stored=stored)
+    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
+    t.stored = stored
     t.builder.meta = dict(meta)
     if not run.training:
         forward(t, config, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,6 +11,8 @@ from hosim.errors import InputError
 from hosim.models.config_keys import Keys
 from hosim.models.gguf_names import gguf_names_in
 from hosim.models.gguf_types import BY_NAME, bytes_of, computes_of
+from hosim.models.value import Value
+from hosim.models.weight_bytes import WEIGHTS_OF_MODELS
 from hosim.plain_text import counted
 from hosim.units import human_size
 
@@ -27,6 +30,12 @@ class StoredWeights:
         self._weights = weights
         self._used: set[str] = set()
         self._missing: list[str] = []
+
+    def as_stored(self, value: Value, kind: str) -> Value:
+        """A tensor that a builder makes, of a ``kind``, with what it takes in the file; itself where the file has none of it."""
+        learned = kind in WEIGHTS_OF_MODELS
+        found = self.of(value.tensor, value.shape, is_learned=learned) if learned or kind == "buffer" else None
+        return value if found is None else replace(value, stored=found[:2], computes=value.computes or found[2])
 
     def of(self, tensor: str, shape: Sequence[int], *, is_learned: bool = True) -> tuple[int, int, str] | None:
         """Bytes and elements of a builder's tensor in the file, and the dtype of an op that reads it; ``None`` where the file has none.

@@ -25,7 +25,6 @@ from hosim.models.idle_ops import without_idle
 from hosim.models.packed import CACHES, PACKINGS
 from hosim.models.stored_weights import StoredWeights
 from hosim.models.value import ITEM_BYTES, Value
-from hosim.models.weight_bytes import WEIGHTS_OF_MODELS
 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 
@@ -65,19 +64,12 @@ class Tape:
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        training: bool = False,
-        main_gradients: bool = False,
-        merged: bool = False,
-        in_parts: bool = True,
-        stored: StoredWeights | None = None,
+        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, in_parts: bool = True
     ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
         self.merged = merged
-        self._stored = stored
+        self.stored: StoredWeights | None = None
         self._main_gradients = main_gradients
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
@@ -94,12 +86,10 @@ class Tape:
         self._taken: set[str] = set()
         self._names = Budget("records")
         self._parts = Budget("model_parts")
-        self._scope = ""
-        self._phase = ""
+        self._scope = self._phase = ""
         self.micro_batch = ""
         self.last_ops: dict[str, str] = {}
-        self._processor = ""
-        self._also_on = ""
+        self._processor = self._also_on = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
         self._makers_again: dict[str, Callable[[], Value]] = {}
         # results that selective recomputation does not compute again, and None where it does
@@ -140,9 +130,7 @@ class Tape:
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
-            learned = kind in WEIGHTS_OF_MODELS
-            if self._stored is not None and (learned or kind == "buffer") and (found := self._stored.of(full, shape, is_learned=learned)):
-                value = replace(value, stored=found[:2], computes=computes or found[2])
+            value = value if self.stored is None else self.stored.as_stored(value, kind)
             sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():

@@ -17,10 +17,8 @@ processors is the policy's, with the moves that other processors force (:mod:`ho
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import product
 from math import inf, prod
 from operator import itemgetter
@@ -38,6 +36,7 @@ from hosim.hardware import Hardware
 from hosim.planner.exact.proved_bound import proved_bound_ns
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
+from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager
 from hosim.processors import others_of
 from hosim.schedule.forced_moves import starts_elsewhere
@@ -45,8 +44,6 @@ from hosim.schedule.forced_moves import starts_elsewhere
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
 """A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
-Choice = tuple[str, ...]
-"""A processor for each group, in their order."""
 
 MOST_OPS = 8
 """Ops of which :func:`every_choice` tries all choices."""
@@ -55,8 +52,6 @@ _UNIFORM = 16
 """Uniform choices at most; with more, kinds of ops change their processor together."""
 _ALL = 16
 """Choices up to which each is tried: of all ops, else of all groups."""
-_READS_ALL = Fraction(1, 2)
-"""The part of what it holds from which on an op counts as reading all of it."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
 _TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
@@ -335,57 +330,6 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
                 changed = (*base[:k], processor, *base[k + 1 :])
                 if left.judge(changed):
                     base, better = changed, True
-
-
-def by_reading(graph: Graph, hardware: Hardware, groups: Sequence[tuple[int, ...]], processor: str) -> list[tuple[int, ...]]:
-    """The groups that may run on ``processor`` and use what outlives the step, by position; those together that write the same of it.
-
-    First those that read the smallest part of it, such as an embedding and experts, as these leave the most room for the least time. All
-    that read half or more are in the order of the step, so that neighbours leave together and little is copied between them.
-    """
-    may = [k for k, group in enumerate(groups) if processor in others_of(graph.ops[group[0]], hardware)]
-    first_of = {k: k for k in may}
-    holder: dict[int, int] = {}
-    for k in may:
-        for t in {t for i in groups[k] for t in graph.ops[i].uses if graph.survives[t] and graph.writers[t]}:
-            one, other = sorted([_root(first_of, k), _root(first_of, holder.setdefault(t, k))])
-            first_of[other] = one
-    units: dict[int, list[int]] = {}
-    for k in may:
-        units.setdefault(_root(first_of, k), []).append(k)
-    keys = {}
-    for first, unit in units.items():
-        used = [i for k in unit for i in groups[k]]
-        held = sum([graph.tensors[t].size_bytes for t in {t for i in used for t in graph.ops[i].uses} if graph.survives[t]])
-        if held:
-            share = Fraction(sum([graph.ops[i].bytes_accessed for i in used]), held)
-            keys[first] = min(share, _READS_ALL), used[0]
-    return [tuple(units[first]) for first in sorted(keys, key=keys.__getitem__)]
-
-
-def _root(first_of: Mapping[int, int], k: int) -> int:
-    while first_of[k] != k:
-        k = first_of[k]
-    return k
-
-
-def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: Choice) -> Choice:
-    """The choice with each op that uses nothing which outlives the step where the ops before and after it run, if these run in one place.
-
-    Else it runs where its workload has it first.
-    """
-    free = {
-        group[0]: k for k, group in enumerate(groups) if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])
-    }
-    of = {i: processor for group, processor in zip(groups, choice, strict=True) for i in group}
-    settled = [i for i in range(len(graph.ops)) if i not in free]
-    changed = list(choice)
-    for i, k in free.items():
-        place = bisect_left(settled, i)
-        near = {of.get(j, graph.ops[j].processor) for j in settled[max(0, place - 1) : place + 1]}
-        own, *others = graph.ops[i].processor, *[name for name, _ in graph.ops[i].also_on]
-        changed[k] = near.pop() if len(near) == 1 and near <= {own, *others} else own
-    return tuple(changed)
 
 
 def _least_read(trials: _Trials, processor: str) -> None:
