@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +15,15 @@ from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
 from hosim.units import human_percent
 
+if TYPE_CHECKING:
+    from hosim.graph import Graph
+    from hosim.hardware import Hardware
+    from hosim.result import Result
+
 MindSpore = Annotated[
     bool, typer.Option("--mindspore", help="Export to MindSpore 2.10: environment settings for its own offload strategies.")
 ]
+LlamaCpp = Annotated[bool, typer.Option("--llama-cpp", help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot.")]
 Output = Annotated[Path | None, written("--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json.")]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
 SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")]
@@ -26,6 +33,7 @@ def export(
     workload: Workload,
     hardware: HardwareName,
     mindspore: MindSpore = False,
+    llama_cpp: LlamaCpp = False,
     policy: Policy = "hyperoffload",
     budget: Budget = None,
     trials: Trials = 100,
@@ -37,48 +45,83 @@ def export(
 
     MindSpore cannot take a plan, but its strategies have settings. The command plans and replays each setting, and prints the fastest one
     that fits as export lines, with its distance from hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
+
+    llama.cpp places weights and moves none: the command prints the options that have on the device what the plan has there when the step
+    begins, how far they are from the plan, and what of it they do not say.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
-    from hosim.io import to_json
-    from hosim.io.reading import write_bytes
-    from hosim.lower.mindspore_search import Tried, export_to_dict, search
-    from hosim.report.mindspore_settings import shell
     from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
     from hosim.study.run_policy import make_plan
 
-    if not mindspore:
-        raise InputError("name a runtime: --mindspore", source="export")
+    if mindspore == llama_cpp:
+        raise InputError("name a runtime: --mindspore or --llama-cpp", source="export")
     choice = without(parse_choice(policy), RECOMPUTE, REORDER)  # settings cannot change the graph
     profile = hardware_of(hardware)
     graph = graph_of(workload)
     machine = on_devices(graph, profile)
     budget_bytes = budget_of(budget, graph, machine)
-    best: Tried | None = None
-    tried, interrupted = 0, False
     with progress() as tell:
         tell(f"planning {choice.label}")
-        target = replay(make_plan(graph, machine, choice, budget_bytes), machine, budget_bytes)
+        plan = make_plan(graph, machine, choice, budget_bytes)
+        target = replay(plan, machine, budget_bytes)
         if not target.feasible:
             raise InfeasibleError(f"{choice.label}: {target.error}")
-        try:
-            for best in search(graph, machine, budget_bytes, trials=trials, seed=seed):
-                tried += 1
-                tell(f"{tried:,} of {trials:,} settings: {best.setting.strategy} {_against(best.makespan_ns, target.makespan_ns)}")
-        except KeyboardInterrupt:
-            if best is None or not best.fits:
-                raise
-            interrupted = True
+        if mindspore:
+            _to_mindspore(graph, machine, budget_bytes, target, trials, seed, tell, output, json)
+            return
+    from hosim.lower.llama_cpp_options import exported
+    from hosim.report.llama_cpp_lines import command_line
+
+    data = exported(plan, machine, budget_bytes, target)
+    theirs = data["of_options"] or {"makespan_ns": None}
+    said = f"-ngl {data['n_gpu_layers']} {_against(theirs['makespan_ns'], target.makespan_ns)}"
+    _give(data, command_line, said, output, json)
+
+
+def _to_mindspore(
+    graph: Graph,
+    machine: Hardware,
+    budget_bytes: int,
+    target: Result,
+    trials: int,
+    seed: int,
+    tell: Callable[[str], None],
+    output: Path | None,
+    json: bool,
+) -> None:
+    """Search settings of MindSpore, and give out the best of them."""
+    from hosim.lower.mindspore_search import Tried, export_to_dict, search
+    from hosim.report.mindspore_settings import shell
+
+    best: Tried | None = None
+    tried, interrupted = 0, False
+    try:
+        for best in search(graph, machine, budget_bytes, trials=trials, seed=seed):
+            tried += 1
+            tell(f"{tried:,} of {trials:,} settings: {best.setting.strategy} {_against(best.makespan_ns, target.makespan_ns)}")
+    except KeyboardInterrupt:
+        if best is None or not best.fits:
+            raise
+        interrupted = True
     assert best is not None
     data = export_to_dict(best, target, machine.device_tier, tried)
-    if output is not None:
-        write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else shell(data)).encode())
-        say(f"wrote {output}: {data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}")
-    if json or output is None:
-        typer.echo(to_json(data) if json else shell(data), nl=json)
+    _give(data, shell, f"{data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}", output, json)
     if interrupted:
         say(f"the best of the {tried:,} settings tried so far")
         raise KeyboardInterrupt
+
+
+def _give(data: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], str], said: str, output: Path | None, json: bool) -> None:
+    """Write the settings to a file, which ``said`` sums up, or print them."""
+    from hosim.io import to_json
+    from hosim.io.reading import write_bytes
+
+    if output is not None:
+        write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else lines(data)).encode())
+        say(f"wrote {output}: {said}")
+    if json or output is None:
+        typer.echo(to_json(data) if json else lines(data), nl=json)
 
 
 def _against(makespan_ns: int | None, target_ns: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A ``config.json`` of transformers, or the folder of a checkpoint, as a workload: the model in its builder's usual run.
+"""A ``config.json`` of transformers, the folder of a checkpoint, or a GGUF, as a workload: the model in its builder's usual run.
 
 That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters behind
 the name (:mod:`hosim.importers.named_workload`).
@@ -17,6 +17,8 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.checkpoint_folder import beside
+from hosim.importers.gguf_config import config_of_gguf
+from hosim.importers.gguf_header import is_gguf
 from hosim.io import reading
 from hosim.io.bounded import read_head
 from hosim.models.build import build
@@ -39,7 +41,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def import_model_config(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the model that a ``config.json``, or that of a folder, describes. Raises :class:`InputError`."""
+    """The graph of the model that a ``config.json``, that of a folder, or a GGUF describes. Raises :class:`InputError`."""
     source = _file(path)
     parameters = {"model": load_config(source)}
     try:
@@ -52,6 +54,8 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it say. Raises :class:`InputError`."""
     source = _file(path)
+    if is_gguf(read_head(source)):
+        return config_of_gguf(source)
     config = reading.content(source, constants=True)
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError("expected a config.json of transformers, which has a model_type", source=source)

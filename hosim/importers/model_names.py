@@ -17,7 +17,7 @@ from hosim.models.presets import PRESETS
 from hosim.plain_text import one_line, shown
 
 _WORDS = {"true": True, "false": False, "null": None}
-_FILES = (".json", ".json.gz")
+_FILES = (".json", ".json.gz", ".gguf")
 
 
 def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:

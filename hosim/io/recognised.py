@@ -77,7 +77,6 @@ _LOOKS: Sequence[_Look] = (
     _Look(Seeming("a picture", "name another file"), (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"<svg")),
     _Look(Seeming("a PDF", "name another file"), (b"%PDF",)),
     _Look(Seeming("a web page", "download the file itself"), (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML")),
-    _Look(Seeming("weights of llama.cpp (GGUF)", _GRAPH), (b"GGUF",)),
     _Look(Seeming("weights (safetensors)", _GRAPH), if_so=lambda head: head[8:10] == b'{"' and head[4:8] == bytes(4)),
     _Look(Seeming("arrays of numpy", "name another file"), (b"\x93NUMPY",)),
     _Look(

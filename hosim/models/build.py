@@ -16,7 +16,7 @@ from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.config_json import dtype_of, sizes_of
-from hosim.models.config_keys import QUANTISED
+from hosim.models.config_keys import QUANTISED, Keys
 from hosim.models.families import FAMILIES, Family
 from hosim.models.gpt2 import Gpt2
 from hosim.models.mixers import MIXERS
@@ -30,6 +30,7 @@ from hosim.models.quantised import covers, kept_modules, packing_of
 from hosim.models.routing_draw import generate
 from hosim.models.run_checks import check_given, check_sizes, positions_of
 from hosim.models.step import step
+from hosim.models.stored_weights import stored_weights
 from hosim.models.weight_bytes import INDEX, WEIGHTS_OF_MODELS, other_bytes
 from hosim.notes import ASSUMED, LEFT_OUT
 from hosim.units import parse_rate
@@ -134,7 +135,10 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
         meta[ASSUMED] = assumed
-    graph, gates, choices = step(name, family.forward, config, run, meta, in_parts=drawn or routed is not None)
+    stored = None if run.training or run.weights is not None or not isinstance(model, Mapping) else stored_weights(Keys(model))
+    graph, gates, choices = step(name, family.forward, config, run, meta, in_parts=drawn or routed is not None, stored=stored)
+    if stored is not None and (lines := stored.left_out(run.layers)):
+        graph = replace(graph, meta={**graph.meta, LEFT_OUT: [*graph.meta.get(LEFT_OUT, ()), *lines]})
     if drawn and gates:
         routed = RoutingDraw()
         graph = replace(graph, meta=_drawn(graph, gates, choices, routed))

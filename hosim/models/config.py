@@ -212,7 +212,8 @@ class Run:
 
     ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer, the routed experts, or the attention of a
     decoding step (docs/contract.md, rule 20); what only these read lives there unless its home says otherwise. ``device/TIER`` leaves it to
-    the plan whether that is the device or the processor of the tier. ``update`` says when such an optimizer runs: see
+    the plan whether that is the device or the processor of the tier, as ``layers_on`` does for every layer of an inference, the embedding
+    and the head. ``update`` says when such an optimizer runs: see
     :mod:`hosim.models.optimizer`.
 
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and the cache live; none: the device tier.
@@ -271,6 +272,7 @@ class Run:
     update: str = "synchronous"
     experts_on: str | None = None
     attention_on: str | None = None
+    layers_on: str | None = None
     states_home: str | None = None
     experts_home: str | None = None
     cache_home: str | None = None

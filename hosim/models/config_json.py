@@ -22,6 +22,7 @@ from hosim.models.configs_of_others import OTHERS
 from hosim.models.configs_of_parts import OF_PARTS
 from hosim.models.configs_of_patterns import OF_PATTERNS
 from hosim.models.configs_of_plain import PLAIN
+from hosim.models.stored_weights import stored_weights
 from hosim.models.unknown_parts import UNKNOWN_PARTS
 from hosim.models.weight_bytes import stated_bytes
 
@@ -96,6 +97,7 @@ def _beside_sizes(keys: Keys) -> None:
     """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say."""
     keys.dtype()
     stated_bytes(keys)
+    stored_weights(keys)
 
 
 def dtype_of(config: Mapping[str, Any]) -> str | None:

@@ -40,7 +40,8 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     first, last = run.stage == 0, run.stage == run.pipeline - 1
     names = NAMES[config.names]
     with t.scope(names.model):
-        x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
+        with t.on(run.layers_on):
+            x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
         inputs = inputs_of_layers(t, config, run, x) if first else None
         if config.streams:
             x = states_of(t, config, run, x) if config.laurel_rank else streams_of(t, config, x)
@@ -55,22 +56,25 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     return _layer(t, sizes, run, n, x, shared)
 
-            if run.merged and not config.streams:
-                with t.scope(f"{names.layers}.{n}"):
-                    x, pending = engine_layer(t, sizes, run, n, x, pending, shared)
-            else:
-                x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+            with t.on(run.layers_on):
+                if run.merged and not config.streams:
+                    with t.scope(f"{names.layers}.{n}"):
+                        x, pending = engine_layer(t, sizes, run, n, x, pending, shared)
+                else:
+                    x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         if not last:
             x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
-        if config.streams:
-            x = (state_after if config.laurel_rank else collapsed)(t, config, run, x)
-        if run.merged:
-            x = added_norm(t, config, run, names.norm, x, pending)[1]
-        else:
-            x = decoder_norm(t, config, run, names.norm, x)
-    return _head(t, config, run, x)
+        with t.on(run.layers_on):
+            if config.streams:
+                x = (state_after if config.laurel_rank else collapsed)(t, config, run, x)
+            if run.merged:
+                x = added_norm(t, config, run, names.norm, x, pending)[1]
+            else:
+                x = decoder_norm(t, config, run, names.norm, x)
+    with t.on(run.layers_on):
+        return _head(t, config, run, x)
 
 
 def _embedded(t: Tape, config: Decoder, run: Run) -> Value:
@@ -115,6 +119,7 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
         result_kind="activation" if config.final_softcap else "output",
         kernel="gemm",
         sizes=(x.rows, rows, config.hidden_size),
+        computes=weight.computes,
     )
     if config.final_softcap:
         return t.op("softcap", "elementwise", [logits], logits.shape, result_kind="output")

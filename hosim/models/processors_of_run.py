@@ -13,7 +13,7 @@ from hosim.models.config import Layered, Run
 _HOMES = {"optimizer_on": "states_home", "experts_on": "experts_home", "attention_on": "cache_home"}
 """The home of what only the ops of another processor read, which is by default its tier."""
 
-PROCESSORS = tuple(_HOMES)
+PROCESSORS = (*_HOMES, "layers_on")
 """The parameters of a run that place ops on the processor of a tier."""
 
 
@@ -42,13 +42,22 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             raise InputError("works with merged: true, over heads of keys", where="attention_on")
     if "/" in (run.optimizer_on or "") and run.update != "synchronous":
         raise InputError(f"{run.update} is for an optimizer that is always on the other processor", where="update")
+    if run.layers_on is not None:
+        if run.training or not run.merged or run.devices > 1:
+            raise InputError("works for inference on one device with merged: true", where="layers_on")
+        if "/" not in run.layers_on:
+            raise InputError(
+                f"expected {DEVICE}/TIER: which layers run where is the plan's to say; got {run.layers_on!r}", where="layers_on"
+            )
     implied = {}
-    for key, home in _HOMES.items():
-        processor = getattr(run, key)
+    for key in PROCESSORS:
+        processor, home = getattr(run, key), _HOMES.get(key)
         if processor is None:
             continue
         if "/" in processor and not re.fullmatch(f"{DEVICE}/[^/]+", processor):
             raise InputError(f"expected a tier, or {DEVICE}/TIER for one of the two, got {processor!r}", where=key)
-        if getattr(run, home) is None and "/" not in processor:  # where a plan chooses, what these ops read has no home
+        if (
+            home is not None and getattr(run, home) is None and "/" not in processor
+        ):  # where a plan chooses, what these ops read has no home
             implied[home] = processor
     return replace(run, **implied)

@@ -13,20 +13,29 @@ from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
 from hosim.models.optimizer import adamw
 from hosim.models.pipeline_schedule import passes
+from hosim.models.stored_weights import StoredWeights
 from hosim.models.tape import Learned, Note, Tape, Value
 
 Config = TypeVar("Config")
 
 
 def step(
-    name: str, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run, meta: Mapping[str, Any], *, in_parts: bool = True
+    name: str,
+    forward: Callable[[Tape, Config, Run], Value],
+    config: Config,
+    run: Run,
+    meta: Mapping[str, Any],
+    *,
+    in_parts: bool = True,
+    stored: StoredWeights | None = None,
 ) -> tuple[Graph, tuple[Gate, ...], tuple[int, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer.
 
-    And the gates in it, with how many of its candidates each chooses. ``in_parts``: as of :class:`Tape`.
+    And the gates in it, with how many of its candidates each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
     t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
+    t.stored = stored
     t.builder.meta = dict(meta)
     if not run.training:
         forward(t, config, run)

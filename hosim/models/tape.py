@@ -23,6 +23,7 @@ from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle
 from hosim.models.packed import CACHES, PACKINGS
+from hosim.models.stored_weights import StoredWeights
 from hosim.models.value import ITEM_BYTES, Value
 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
@@ -58,6 +59,7 @@ class Tape:
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
     ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
     ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
+    ``stored``: the weights of a file, which say what tensors take.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
@@ -67,6 +69,7 @@ class Tape:
         self.builder = GraphBuilder(name)
         self.training = training
         self.merged = merged
+        self.stored: StoredWeights | None = None
         self._main_gradients = main_gradients
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
@@ -83,12 +86,10 @@ class Tape:
         self._taken: set[str] = set()
         self._names = Budget("records")
         self._parts = Budget("model_parts")
-        self._scope = ""
-        self._phase = ""
+        self._scope = self._phase = ""
         self.micro_batch = ""
         self.last_ops: dict[str, str] = {}
-        self._processor = ""
-        self._also_on = ""
+        self._processor = self._also_on = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
         self._makers_again: dict[str, Callable[[], Value]] = {}
         # results that selective recomputation does not compute again, and None where it does
@@ -130,6 +131,7 @@ class Tape:
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
+            value = value if self.stored is None else self.stored.as_stored(value, kind)
             sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():

@@ -17,7 +17,8 @@ class Value:
     """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
 
     ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``; ``computes`` is that of an op that multiplies it.
-    ``parts``: of a tensor that is held in parts, those that are meant (:meth:`Tape.held`).
+    ``parts``: of a tensor that is held in parts, those that are meant (:meth:`Tape.held`). ``stored``: the bytes and the elements of all of
+    it in a file, where these say what it takes and not its dtype.
     """
 
     tensor: str
@@ -27,6 +28,7 @@ class Value:
     group: int = 0
     computes: str = ""
     parts: tuple[str, ...] = ()
+    stored: tuple[int, int] | None = None
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -40,6 +42,9 @@ class Value:
     @property
     def size(self) -> int:
         """Bytes."""
+        if self.stored is not None:
+            size, elements = self.stored
+            return prod(self.shape) * size // elements
         if self.dtype in PACKINGS:
             return packed_bytes(self.shape, self.dtype, self.group)
         return prod(self.shape) * ITEM_BYTES[self.dtype]

@@ -20,6 +20,7 @@ _OPTIMIZER = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on
 _SPECULATIVE = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"update": "speculative"})
 _SHARDS = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"zero": 3, "shards_home": "ddr"})
 _EXPERTS = ComputedElsewhere("routed experts", "expert", "experts_on", {"merged": True})
+_LAYERS = ComputedElsewhere("layers", "parameter", "layers_on", {"merged": True}, chosen=True)
 
 BUILT_IN = (
     Policy(
@@ -257,6 +258,28 @@ BUILT_IN = (
         models="KTransformers (SOSP 2025)",
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; the experts of a prompt on the device",
         elsewhere=_EXPERTS,
+        chooses="hosim.policies.own.ktransformers:placed",
+    ),
+    Policy(
+        "llama_cpp",
+        "layers and experts computed where their weights lie: on the device as much as fits, the rest on the CPU (layers_on)",
+        "hosim.policies.own.llama_cpp:plan",
+        {
+            "n_gpu_layers": Parameter(
+                None, "int", "-ngl: layers from the back that are on the device, the output layer first; none: as --fit"
+            ),
+            "n_cpu_moe": Parameter(None, "int", "--n-cpu-moe: layers from the front whose experts are on the CPU; none: as --fit"),
+            "override_tensor": Parameter("", "str", "-ot: PATTERN=CPU or PATTERN=CUDA0 for names of a GGUF, several with '/' between them"),
+            "fit_target": Parameter(2**30, "size", "--fit-target: memory that --fit leaves free"),
+            "op_offload": Parameter(
+                True, "bool", "false: --no-op-offload, so that products of many rows are computed where their weights lie"
+            ),
+        },
+        by_name_only=True,
+        models="llama.cpp of 2026 with --fit, -ngl, --n-cpu-moe and -ot",
+        leaves_out="a layer whose experts' matrices lie on both sides; weights copied up for many rows; its buffer for batches of a prompt",
+        elsewhere=_LAYERS,
+        chooses="hosim.policies.own.llama_cpp:placed",
     ),
     Policy(
         "fsdp_offload",

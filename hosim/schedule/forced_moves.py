@@ -35,6 +35,16 @@ def forced_tensors(graph: Graph) -> tuple[int, ...]:
     return tuple(sorted({t for i in graph.elsewhere for t in graph.ops[i].uses}))
 
 
+def starts_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
+    """Where what only other processors use starts, if the workload leaves it free: in the tier of their processor."""
+    found = {}
+    for t in graph.initial:
+        tiers = {tier_of(graph.ops[i], hardware) for i in graph.users[t]}
+        if len(tiers) == 1 and hardware.device_tier not in tiers and graph.tensors[t].home in (None, hardware.device_tier):
+            found[t] = tuple(tiers)
+    return found
+
+
 def forced_moves(
     graph: Graph,
     hardware: Hardware,

@@ -59,7 +59,7 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["export", "w.json", "--hardware", "toy"], 2, "error: export: name a runtime: --mindspore"),
+        (["export", "w.json", "--hardware", "toy"], 2, "error: export: name a runtime: --mindspore or --llama-cpp"),
         ([*ARGUMENTS, "-o", "nowhere/s.sh"], 2, "error: nowhere/s.sh: cannot be written: no such directory"),
         ([*ARGUMENTS, "--budget", "45 B"], 3, "error: out of memory: op 'ft0' needs 50 B"),
         ([*ARGUMENTS, "--budget", "80 B", "--policy", "resident"], 3, "error: resident: out of memory: "),

@@ -19,6 +19,8 @@ sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers", TESTS / "cost
 from kernel_machine import GATHER  # noqa: E402
 from kineto_toys import execution_trace, step  # noqa: E402
 from make_chakra import trace as chakra_stream  # noqa: E402
+from make_gguf import MODELS as GGUF_MODELS  # noqa: E402
+from make_gguf import gguf as gguf_of  # noqa: E402
 from make_nsys import Export  # noqa: E402
 from recorded_toy import sweep, write  # noqa: E402
 from test_g10 import write as write_g10  # noqa: E402
@@ -304,6 +306,12 @@ def kineto() -> bytes:
 def beside_kineto() -> bytes:
     """The execution trace of the same run."""
     return text(execution_trace())
+
+
+def gguf() -> bytes:
+    """The header of a small mixture, without its long vocabulary."""
+    metadata, weights = GGUF_MODELS["qwen3moe"]
+    return gguf_of({key: value for key, value in metadata.items() if not key.startswith("tokenizer.")}, weights)
 
 
 def chakra() -> bytes:

@@ -281,6 +281,7 @@ def _imports() -> list[Target]:
             )
             for kind, config in seeds.CONFIGS.items()
         ),
+        of("gguf", "m.gguf", seeds.gguf(), [], "GGUF of llama.cpp"),
         of("mindir", "m.mindir", seeds.unpacked("mindir_mlp.mindir"), [changed_message], "MindIR model"),
         of("mindir with branches", "m.mindir", seeds.unpacked("mindir_branches.mindir"), [changed_message], "MindIR model"),
         of(

@@ -42,7 +42,6 @@ def database(*tables: str) -> bytes:
 FILES: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "README.md": (b"# A model\n\n- *fast*: &yes\n```yaml\nformat: hosim.workload/1\n```\n", "a document"),
     "weights.bin": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
-    "m.gguf": (b"GGUF\x03\0\0\0", "weights of llama.cpp"),
     "m.safetensors": (SAFETENSORS, "weights (safetensors)"),
     "weights.pt": (lambda: zipped("weights/data.pkl", "weights/version"), "weights written by torch.save"),
     "script.pt": (lambda: zipped("script/data/0", "script/code/__torch__/linear.py"), "a TorchScript program"),

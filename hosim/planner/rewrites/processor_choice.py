@@ -3,8 +3,10 @@
 Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together, unless few ops have a
 choice at all. Uniform choices come
 first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
-From the best of them, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then single
-groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
+Where ops are of too many kinds for that, as with whole layers, more and more groups leave the device, first those that read the smallest
+part of what they hold there; an op that holds nothing runs beside its neighbours (:func:`by_reading`, :func:`beside_neighbours`).
+From the best of all these, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then
+single groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
 ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too. They are made a second time with
 each op that frees memory as soon as it can run: an update that follows its gradient leaves room, whichever processor it runs on.
 :func:`every_choice` tries all of a few ops.
@@ -34,14 +36,14 @@ from hosim.hardware import Hardware
 from hosim.planner.exact.proved_bound import proved_bound_ns
 from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
+from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager
-from hosim.processors import others_of, tier_of
+from hosim.processors import others_of
+from hosim.schedule.forced_moves import starts_elsewhere
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
 """A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
-Choice = tuple[str, ...]
-"""A processor for each group, in their order."""
 
 MOST_OPS = 8
 """Ops of which :func:`every_choice` tries all choices."""
@@ -145,10 +147,19 @@ class _ChoiceSearch:
         self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
         self._uniform = frozenset(self.uniform())
 
+    @property
+    def _kinds(self) -> list[tuple[str, Choice]]:
+        return [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
+
+    @property
+    def by_kind(self) -> bool:
+        """Whether every kind of op on each of its processors is few enough choices."""
+        return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _UNIFORM
+
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""
-        kinds = [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
-        if prod([len(allowed) for _, allowed in set(kinds)]) > _UNIFORM:
+        kinds = self._kinds
+        if not self.by_kind:
             kinds = [("", allowed) for _, allowed in kinds]
         listed = list(dict.fromkeys(kinds))
         chosen = [dict(zip(listed, choice, strict=True)) for choice in product(*[allowed for _, allowed in listed])]
@@ -257,7 +268,7 @@ class _ChoiceSearch:
             if plans and not uniform:
                 break
             try:
-                made = self.make(standin, starts(graph, self.hardware), self.settings)
+                made = self.make(standin, starts_elsewhere(graph, self.hardware), self.settings)
             except InfeasibleError as error:
                 refused = refused or error
                 continue
@@ -297,16 +308,6 @@ def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
     return sorted({tuple(sorted(group)) for group in of.values()})
 
 
-def starts(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where what only other processors use starts, if the workload leaves it free: in the tier of their processor."""
-    found = {}
-    for t in graph.initial:
-        tiers = {tier_of(graph.ops[i], hardware) for i in graph.users[t]}
-        if len(tiers) == 1 and hardware.device_tier not in tiers and graph.tensors[t].home in (None, hardware.device_tier):
-            found[t] = tuple(tiers)
-    return found
-
-
 def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
     """Judge choices around ``begin``: all, if they are few."""
     if prod([len(allowed) for allowed in search.allowed]) <= _ALL:
@@ -315,6 +316,9 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
         return
     search.judge(begin)
     left = _Trials(search, trials)
+    if not search.by_kind:
+        for processor in dict.fromkeys([name for allowed in search.allowed for name in allowed[1:]]):
+            _least_read(left, processor)
     for members, processor in _kinds(search):
         _shares(left, search.best or begin, members, processor)
     better = True
@@ -326,6 +330,34 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
                 changed = (*base[:k], processor, *base[k + 1 :])
                 if left.judge(changed):
                     base, better = changed, True
+
+
+def _least_read(trials: _Trials, processor: str) -> None:
+    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from the front, so that layers leave."""
+    search = trials.search
+    order = by_reading(search.graph, search.hardware, search.groups, processor)
+    _prefixes(trials, order, processor, trials.left // 2)
+    _prefixes(trials, sorted(order, key=lambda unit: search.groups[unit[0]][0]), processor, trials.left // 4)
+
+
+def _prefixes(trials: _Trials, order: Sequence[tuple[int, ...]], processor: str, until: int) -> None:
+    """Take the first of ``order`` to ``processor``: halfway between the best number so far and its neighbours, while trials are left."""
+    search = trials.search
+    home = tuple([allowed[0] for allowed in search.allowed])
+    known: dict[int, float] = {}
+    following = len(order) // 2
+    while trials.left > until:
+        for k in {0, len(order), following} - known.keys():
+            choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
+            known[k] = _tried(trials, beside_neighbours(search.graph, search.groups, choice))
+        following = _halfway(sorted(known), min(known, key=lambda k: (known[k], k)))
+        if not following:
+            break
+
+
+def _tried(trials: _Trials, choice: Choice) -> float:
+    trials.judge(choice)
+    return trials.search.ns(choice)
 
 
 @dataclass
