@@ -93,8 +93,13 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say."""
+    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say.
+
+    Raises :class:`InputError` for layers with sizes of their own that the type's reader has not read.
+    """
     keys.dtype()
+    if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
+        raise keys.refusal("per_layer_config", "expected none: of this model_type the builder has no layers with sizes of their own")
     stated_bytes(keys)
 
 
