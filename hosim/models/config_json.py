@@ -61,7 +61,8 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     inside: Mapping[str, Any] = config[where] if where else {}
     if isinstance(kind, str) and (kind not in READERS or kind in _WITH_TEXT) and (inside or kind in _WITH_TEXT):
         # the text of older files lies among the other keys, or has no type of its own
-        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind)}
+        text = f"{kind}_text" if f"{kind}_text" in {**READERS, **UNKNOWN_PARTS} else None
+        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind) or text}
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:

@@ -76,10 +76,13 @@ def _inputs_of_layers(keys: Keys) -> Fields:
     return {"layer_input_size": width, "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144) if width else 0}
 
 
-def _mixture(keys: Keys) -> Fields:
+def _capped(keys: Keys) -> Fields:
     keys.only(use_bidirectional_attention="vision")
-    capped = {"final_softcap": keys.value("final_logit_softcapping") is not None}
-    return {**capped, **(mixture()(keys) if keys.flag("enable_moe_block", False) else {})}
+    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
+
+
+def _experts(keys: Keys) -> Fields:
+    return mixture()(keys) if keys.flag("enable_moe_block", False) else {}
 
 
 def _gemma3n(keys: Keys) -> Fields:
@@ -122,22 +125,28 @@ _GEMMA3N = by_parts(
     embedding_scale=True,
     names="gemma",
 )
-_READ = by_parts(
-    heads_of(256),
-    tied(),
-    biases(),
-    normed_heads(),
-    activation("hidden_activation", "gelu_pytorch_tanh"),
-    _mixture,
-    _inputs_of_layers,
-    _layers,
-    value_norm=True,
-    mlp_bias=False,
-    post_norms=True,
-    embedding_scale=True,
-    mixture_beside=True,
-    names="gemma4",
-)
 
-OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType({"gemma4_text": _READ, "gemma3n_text": _GEMMA3N})
+
+def _gemma4(*more: Callable[[Keys], Fields]) -> Callable[[Keys], Decoder]:
+    return by_parts(
+        heads_of(256),
+        tied(),
+        biases(),
+        normed_heads(),
+        activation("hidden_activation", "gelu_pytorch_tanh"),
+        _capped,
+        *more,
+        _layers,
+        value_norm=True,
+        mlp_bias=False,
+        post_norms=True,
+        embedding_scale=True,
+        mixture_beside=True,
+        names="gemma4",
+    )
+
+
+OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
+    {"gemma4_text": _gemma4(_experts, _inputs_of_layers), "gemma4_unified_text": _gemma4(), "gemma3n_text": _GEMMA3N}
+)
 """By ``model_type``."""

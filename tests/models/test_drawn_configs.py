@@ -102,6 +102,19 @@ def test_most_types_that_transformers_knows_are_accepted(capsys):
     assert len(accepted) >= 95
 
 
+def test_the_text_of_a_model_that_says_no_type_for_it_is_named_by_the_model():
+    with pytest.raises(InputError, match="no builder knows blocks of keys"):
+        hosim.load({"model_type": "minimax_m3_vl", "text_config": {"hidden_size": 64}})
+
+
+def test_mimo_is_a_qwen2_whose_further_layers_are_left_out():
+    """transformers has no class for it."""
+    qwen = {**drawn("qwen2", random.Random("mimo")), "num_nextn_predict_layers": 1}
+    graph = hosim.load({"model_type": "mimo", **qwen})
+    assert any("num_nextn_predict_layers" in line for line in graph.meta["left_out"])
+    assert sizes_of_builder("mimo", qwen) == sizes_of_transformers("qwen2", qwen)[1]
+
+
 @pytest.mark.parametrize("kind", sorted(UNKNOWN_PARTS))
 def test_a_part_that_is_unknown_is_named(kind):
     with pytest.raises(InputError) as error:
