@@ -35,6 +35,7 @@ def row(name: str) -> dict[str, str]:
     return next(r for r in csv.DictReader(ROWS_FILE.read_text().splitlines()) if r["id"] == name)
 
 
+@pytest.mark.long
 def test_experts_on_the_cpu(compared, monkeypatch) -> None:
     """KTransformers; one sequence, so that tokens a second are one over the step.
 
@@ -81,6 +82,7 @@ def test_the_same_on_the_card(compared, monkeypatch, weights, within) -> None:
     compared("llama.cpp", f"Mistral 7B on the card, weights in {weights}", "ms a token", 12.0, ours, within=within, interval=interval)
 
 
+@pytest.mark.long
 def test_experts_on_the_cpu_with_latent_attention(monkeypatch) -> None:
     asks = (
         "compare-policies deepseek-v3:phase=decode:merged=true:context=512:weights=int4:experts_on=ddr -H l40-2x6330.yaml -p ktransformers"
