@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from hosim.costmodel.guessed_attention import guessed_attention_line
 from hosim.costmodel.guessed_collectives import guessed_collectives_line
 from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
@@ -72,12 +73,13 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
 
 
 def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
-    lines = {
-        "base": base_line(graph, machine),
-        "devices": other_devices_line(graph, machine),
-        "guessed": guessed_collectives_line(graph, machine),
-    }
-    return tuple([Note(about, line) for about, line in lines.items() if line is not None])
+    lines = (
+        ("base", base_line(graph, machine)),
+        ("devices", other_devices_line(graph, machine)),
+        ("guessed", guessed_collectives_line(graph, machine)),
+        ("guessed", guessed_attention_line(graph, machine)),
+    )
+    return tuple([Note(about, line) for about, line in lines if line is not None])
 
 
 def sentence(line: str) -> str:

@@ -9,12 +9,26 @@ import pytest
 def compared(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """``compared(by, subject, quantity, truth, ours, within=0, slack=0)``: note both figures, and fail where they differ by more.
 
-    ``by`` is whose the true figure is; ``within`` is relative to it, ``slack`` comes on top and has its unit.
+    ``by`` is whose the true figure is; ``within`` is relative to it, ``slack`` comes on top and has its unit. ``interval`` are the ends of
+    hosim's own interval; without the other two the true figure has to lie in it.
     """
 
-    def compare(by: str, subject: str, quantity: str, truth: float, ours: float, within: float = 0.0, slack: float = 0.0) -> None:
+    def compare(
+        by: str,
+        subject: str,
+        quantity: str,
+        truth: float,
+        ours: float,
+        within: float = 0.0,
+        slack: float = 0.0,
+        interval: tuple[float, float] | None = None,
+    ) -> None:
         if truth or ours:
-            record_property("truth", [by, subject, quantity, truth, ours, within, slack])
+            record_property("truth", [by, subject, quantity, truth, ours, within, slack, interval])
+        if interval is not None and not within and not slack:
+            low, high = interval
+            assert low <= truth <= high, f"{subject}, {quantity}: {by}'s {truth:,} is not from {low:,} to {high:,}"
+            return
         assert abs(ours - truth) <= within * abs(truth) + slack, f"{subject}, {quantity}: {ours:,} is not {by}'s {truth:,}"
 
     return compare
@@ -42,11 +56,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"]
     rows = [(report.nodeid, *value) for report in reports for key, value in report.user_properties if key == "truth"]
-    lines = [("truth by", "what", "figure", "truth", "hosim", "ratio", "held within")]
-    for _, by, subject, quantity, truth, ours, within, slack in sorted(rows, key=lambda row: (row[1], row[0], row[2], row[3])):
+    lines = [("truth by", "what", "figure", "truth", "hosim", "ratio", "held within", "90% interval")]
+    for _, by, subject, quantity, truth, ours, within, slack, interval in sorted(rows, key=lambda row: (row[1], row[0], row[2], row[3])):
         ratio = f"{ours / truth:.5f}" if truth else "-"
         bounds = [f"{100 * within:g}%"] * (within > 0) + [_text(slack)] * (slack > 0)
-        lines.append((by, subject, quantity, _text(truth), _text(ours), ratio, " + ".join(bounds) or "exact"))
+        ends = " to ".join(map(_text, interval)) if interval else ""
+        held = " + ".join(bounds) or ("interval" if interval else "exact")
+        lines.append((by, subject, quantity, _text(truth), _text(ours), ratio, held, ends))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     terminalreporter.section("truth")
     for line in lines:

@@ -12,6 +12,7 @@ from math import ceil, exp, floor, sqrt
 
 from hosim.costmodel.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.time_spread import StreamSpread, stream_spreads
+from hosim.costmodel.transfer_time import is_pageable
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import LARGEST
@@ -21,6 +22,11 @@ CERTAINTY = 0.9
 COPIES = 0.085
 """The spread of waits for copies: medians of the errors of copies of 20 us or more in three recordings (docs/accuracy.md) are 0.2, 4.7 and
 8.7 %, and half of a normal distribution is within 0.67 standard deviations."""
+
+PAGEABLE = 0.61
+"""That of waits on a machine where tensors of the workload lie in pageable memory: what their copies reach is the host's. The logarithms
+of six hosts' shares of the rate of pinned memory deviate by so much: 0.13 and 0.38 (A100), 0.17 (A6000), 0.61 (RTX 3080), 0.30 (RTX
+2080 Ti), 0.50 (V100); docs/accuracy.md has their sources."""
 
 _DEVIATIONS = 1.6449
 """So many standard deviations to either side have 90 % of a normal distribution."""
@@ -36,7 +42,14 @@ def makespan_interval(
     spreads = graph.derived_on(hardware, stream_spreads)
     if not spreads:
         return None
-    return interval(makespan_ns, makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns))
+    copies = PAGEABLE if graph.derived_on(hardware, _has_pageable) else COPIES
+    return interval(makespan_ns, makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns, copies=copies))
+
+
+def _has_pageable(graph: Graph, hardware: Hardware) -> bool:
+    """Whether a tensor's copies take a rate of pageable memory."""
+    channels = [channel for channel in hardware.channels if channel.pageable_bytes_per_s is not None]
+    return any([is_pageable(hardware, channel, kind) for channel in channels for kind in {tensor.kind for tensor in graph.tensors}])
 
 
 def interval(makespan_ns: int, spread: float) -> tuple[int, int]:
@@ -54,11 +67,12 @@ def makespan_spread(
     *,
     step_share: float = STEP_SHARE,
     gap_ns: float = GAP_NS,
+    copies: float | None = None,
 ) -> float:
     """The standard deviation of the logarithm of a makespan, from those of the streams' ops.
 
     Waits for other ops are as unsure as all ops of other streams together, in proportion. Waits for copies and for room have the spread
-    of copies.
+    of ``copies``, by default :data:`COPIES`.
     """
     if not makespan_ns:
         return 0.0
@@ -71,5 +85,5 @@ def makespan_spread(
     share = min(1.0, waits / taken) if taken else 0.0
     ops += share * sum([spread.ops for spread in others])
     variance += share**2 * sum([spread.variance for spread in others])
-    copies = stall_ns.get("transfer", 0) + stall_ns.get("capacity", 0) + (0 if others else drain_ns)
-    return sqrt(step_share**2 * variance + (gap_ns * ops) ** 2 + (COPIES * copies) ** 2) / makespan_ns
+    copying = stall_ns.get("transfer", 0) + stall_ns.get("capacity", 0) + (0 if others else drain_ns)
+    return sqrt(step_share**2 * variance + (gap_ns * ops) ** 2 + ((COPIES if copies is None else copies) * copying) ** 2) / makespan_ns

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
+from hosim.costmodel.guessed_attention import UNNAMED_SOFTWARE, is_guessed_attention
 from hosim.costmodel.op_time import kernel_times_of, op_durations
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.rescaled import is_counted
@@ -30,6 +31,9 @@ PRODUCTS, ATTENTION, COLLECTIVES, OTHERS = "products", "attention", "collectives
 OTHER_PROCESSORS = "other processors"
 """The sort of ops that run on other processors, none of which was measured."""
 
+OTHER_ATTENTION = "attention on other processors"
+"""That of attention there by software that nobody names (:mod:`hosim.costmodel.guessed_attention`)."""
+
 RESCALED, UNCOUNTED = "rescaled", "uncounted"
 """The origin of durations of another machine, scaled by the ratio of two guesses; the sort of those whose op says no FLOP and no bytes."""
 
@@ -39,6 +43,7 @@ _SORTS = {
     "attention": ATTENTION,
     **dict.fromkeys(COLLECTIVE_KINDS, COLLECTIVES),
     OTHER_PROCESSORS: OTHER_PROCESSORS,
+    OTHER_ATTENTION: OTHER_ATTENTION,
 }
 
 Which = tuple[str, str]
@@ -89,7 +94,8 @@ def stream_times(graph: Graph, hardware: Hardware) -> Mapping[str, StreamTimes]:
             counts[op.stream] += 1
             alike: tuple[object, ...] = GUESS, op.kind, op.dtype, op.flops, op.bytes_accessed
             if op.processor:
-                alike = GUESS, OTHER_PROCESSORS, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
+                sort = OTHER_ATTENTION if is_guessed_attention(op, hardware) else OTHER_PROCESSORS
+                alike = GUESS, sort, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
             if op.duration_ns is not None:
                 sort = OTHER_PROCESSORS if op.processor else op.kind if is_counted(op) else UNCOUNTED
                 alike = RESCALED, sort, op.dtype, op.kind, op.flops, op.bytes_accessed, op.sizes
@@ -134,7 +140,7 @@ def pooled(sources: Iterable[Spreads]) -> dict[str, dict[str, float]]:
     return found
 
 
-_POOLED = pooled(SPREADS.values())
+_POOLED = pooled([*SPREADS.values(), {GUESS: {OTHER_ATTENTION: UNNAMED_SOFTWARE}}])
 _POOLED[RESCALED] = {sort: sqrt(2) * spread for sort, spread in _POOLED[GUESS].items()}  # two guesses that err independently
 _SHARED = {**SHARED, RESCALED: SHARED[GUESS]}
 

@@ -62,7 +62,8 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     inside: Mapping[str, Any] = config[where] if where else {}
     if isinstance(kind, str) and (kind not in READERS or kind in _WITH_TEXT) and (inside or kind in _WITH_TEXT):
         # the text of older files lies among the other keys, or has no type of its own
-        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind)}
+        text = f"{kind}_text" if f"{kind}_text" in {**READERS, **UNKNOWN_PARTS} else None
+        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind) or text}
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
@@ -94,8 +95,13 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say."""
+    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say.
+
+    Raises :class:`InputError` for layers with sizes of their own that the type's reader has not read.
+    """
     keys.dtype()
+    if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
+        raise keys.refusal("per_layer_config", "expected none: of this model_type the builder has no layers with sizes of their own")
     stated_bytes(keys)
     stored_weights(keys)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from hosim.errors import InputError
@@ -23,19 +23,27 @@ from hosim.models.config_parts import (
 )
 
 
-def _full_layer(keys: Keys, n: int) -> Fields:
-    """What differs in layer ``n``, which sees all keys: wider heads, of which there may be fewer, and keys that are values, too."""
-    same = keys.flag("attention_k_eq_v", False)
-    found: Fields = {"sliding_window": 0, "keys_are_values": same}
-    if keys.value("per_layer_config") is not None:
-        own = keys.inside("per_layer_config").inside(str(n))
-        for name in ("head_dim", "num_key_value_heads"):
-            if own.value(name) is not None:
-                found[name] = own.size(name)
-        return found
-    found["head_dim"] = keys.size("global_head_dim", 512)
-    if same and keys.value("num_global_key_value_heads") is not None:
+def _full_layer(keys: Keys) -> Fields:
+    """What differs in a layer that sees all keys: wider heads, of which there may be fewer."""
+    found: Fields = {"head_dim": keys.size("global_head_dim", 512)}
+    if keys.flag("attention_k_eq_v", False) and keys.value("num_global_key_value_heads") is not None:
         found["num_key_value_heads"] = keys.size("num_global_key_value_heads")
+    return found
+
+
+def _full_layers(keys: Keys, full: Sequence[bool]) -> Mapping[int, Fields]:
+    """That of each such layer, by number; ``per_layer_config`` has them as transformers saves them, in as many digits as the last needs."""
+    said = keys.value("per_layer_config")
+    if said is None:
+        return dict.fromkeys([n for n, sees_all in enumerate(full) if sees_all], _full_layer(keys))
+    listed = keys.inside("per_layer_config")
+    found: dict[int, Fields] = {}
+    for key in said:
+        n, own = int(key) if str(key).isdecimal() else -1, listed.inside(key)
+        names = {name for name in said[key] if own.value(name) is not None}
+        if not 0 <= n < len(full) or not full[n] or names - {"head_dim", "num_key_value_heads"}:
+            raise listed.refusal(key, "expected a layer that sees all keys, with its head_dim and num_key_value_heads")
+        found[n] = {name: own.size(name) for name in sorted(names)}
     return found
 
 
@@ -50,9 +58,10 @@ def _layers(keys: Keys) -> Fields:
             "num_kv_shared_layers", f"expected layers of each kind that make keys, got {count - first} of {count} that share"
         )
     wide = keys.size("intermediate_size") * (2 if keys.flag("use_double_wide_mlp", False) else 1)
+    own, same = _full_layers(keys, full), keys.flag("attention_k_eq_v", False)
     layers = []
     for n, sees_all in enumerate(full):
-        layer: Fields = _full_layer(keys, n) if sees_all else {"sliding_window": window}
+        layer: Fields = {"sliding_window": 0, "keys_are_values": same, **own.get(n, {})} if sees_all else {"sliding_window": window}
         layers.append(layer if n < first else {**layer, "shares_keys": True, "intermediate_size": wide})
     return {LAYERS: layers}
 
@@ -67,10 +76,13 @@ def _inputs_of_layers(keys: Keys) -> Fields:
     return {"layer_input_size": width, "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144) if width else 0}
 
 
-def _mixture(keys: Keys) -> Fields:
+def _capped(keys: Keys) -> Fields:
     keys.only(use_bidirectional_attention="vision")
-    capped = {"final_softcap": keys.value("final_logit_softcapping") is not None}
-    return {**capped, **(mixture()(keys) if keys.flag("enable_moe_block", False) else {})}
+    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
+
+
+def _experts(keys: Keys) -> Fields:
+    return mixture()(keys) if keys.flag("enable_moe_block", False) else {}
 
 
 def _gemma3n(keys: Keys) -> Fields:
@@ -113,22 +125,28 @@ _GEMMA3N = by_parts(
     embedding_scale=True,
     names="gemma",
 )
-_READ = by_parts(
-    heads_of(256),
-    tied(),
-    biases(),
-    normed_heads(),
-    activation("hidden_activation", "gelu_pytorch_tanh"),
-    _mixture,
-    _inputs_of_layers,
-    _layers,
-    value_norm=True,
-    mlp_bias=False,
-    post_norms=True,
-    embedding_scale=True,
-    mixture_beside=True,
-    names="gemma4",
-)
 
-OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType({"gemma4_text": _READ, "gemma3n_text": _GEMMA3N})
+
+def _gemma4(*more: Callable[[Keys], Fields]) -> Callable[[Keys], Decoder]:
+    return by_parts(
+        heads_of(256),
+        tied(),
+        biases(),
+        normed_heads(),
+        activation("hidden_activation", "gelu_pytorch_tanh"),
+        _capped,
+        *more,
+        _layers,
+        value_norm=True,
+        mlp_bias=False,
+        post_norms=True,
+        embedding_scale=True,
+        mixture_beside=True,
+        names="gemma4",
+    )
+
+
+OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
+    {"gemma4_text": _gemma4(_experts, _inputs_of_layers), "gemma4_unified_text": _gemma4(), "gemma3n_text": _GEMMA3N}
+)
 """By ``model_type``."""

@@ -132,6 +132,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
     {
         "kimi_k2": GATED["deepseek_v3"],
         "sarvam_mla": GATED["deepseek_v3"],
+        "mimo": GATED["qwen2"],
         "qwen2_vl_text": GATED["qwen2"],
         "qwen2_5_vl_text": GATED["qwen2"],
         "qwen3_vl_text": GATED["qwen3"],

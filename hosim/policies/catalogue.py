@@ -202,7 +202,7 @@ BUILT_IN = (
     ),
     Policy(
         "flexgen",
-        "static_split by percentages of weights, cache and activations",
+        "percentages of weights (in FlexGen's own order), cache and activations below",
         "hosim.policies.own.flexgen:plan",
         {
             "weights": _WEIGHTS,
@@ -215,8 +215,8 @@ BUILT_IN = (
         },
         by_name_only=True,
         models="FlexGen (ICML 2023)",
-        leaves_out="its linear program, and percentages of the disk; parts of tensors; zig-zag, unless the graph's batch is all batches",
-        slower="ops on the host are timed by its peak figures, which its PyTorch kernels do not reach (5 times the time was reported)",
+        leaves_out="its linear program, and percentages of the disk; heads of a cache; fetches by layer; "
+        "zig-zag, unless the graph's batch is all batches",
     ),
     Policy(
         "zero_offload",

@@ -27,16 +27,21 @@ _STEPS = 2048
 Lacking = Callable[[Sequence[int], int], int]
 """The bytes that a step with these tensors below lacks, in one of several ways: 0 or less if it fits."""
 
+Choose = Callable[[Sequence[int], float], list[int]]
+"""Some of a group's tensors, which come in the order of their first uses, for the bytes that are wanted; of more bytes never fewer."""
 
-def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str, ways: int, lacking: Lacking) -> tuple[list[int], int]:
+
+def tensors_below(
+    graph: Graph, shares: Mapping[str, float | None], spread: str | Choose, ways: int, lacking: Lacking
+) -> tuple[list[int], int]:
     """The tensors that live below, in the order of their first uses, and the number of the way in which they fit.
 
     ``shares`` has the part of each group's bytes, ``None`` for the smallest: the groups go below one after the other, and of the last of
     them no more than lets all fit. Of the ``ways``, the last of which takes the least room, the first that fits counts, before a further
-    group goes below. If nothing fits, all of each group that has no share goes below, the last way. Raises :class:`InputError` for a share
-    above 1 or an unknown spread.
+    group goes below. If nothing fits, all of each group that has no share goes below, the last way. ``spread`` is of :data:`SPREADS` or,
+    where a system has a rule of its own, the function that chooses. Raises :class:`InputError` for a share above 1 or an unknown spread.
     """
-    if spread not in SPREADS:
+    if isinstance(spread, str) and spread not in SPREADS:
         raise InputError(f"expected one of {', '.join(SPREADS)}, got {spread!r}", source="spread")
     groups = {name: _movable(graph, kinds) for name, kinds in GROUPS.items() if name in shares}
     fixed: list[int] = []
@@ -45,7 +50,7 @@ def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str,
         if share is not None:
             if share > 1:
                 raise InputError(f"expected a share of at most 1, got {share}", source=name)
-            fixed += _part(graph, tensors, share * _bytes(graph, tensors), spread)
+            fixed += part(graph, tensors, share * _bytes(graph, tensors), spread)
     free = [tensors for name, tensors in groups.items() if shares[name] is None]
     alone = [lacking(_sorted(graph, fixed), 0)]
     while alone[-1] > 0 and not free and len(alone) < ways:
@@ -62,7 +67,7 @@ def tensors_below(graph: Graph, shares: Mapping[str, float | None], spread: str,
 
 
 def _least(
-    graph: Graph, fixed: Sequence[int], group: Sequence[int], spread: str, lacking: Lacking, way: int, known: tuple[int, int]
+    graph: Graph, fixed: Sequence[int], group: Sequence[int], spread: str | Choose, lacking: Lacking, way: int, known: tuple[int, int]
 ) -> list[int]:
     """As little of the group as fits: ``known`` has what is lacking with none of it, about, and what is left with all of it.
 
@@ -78,13 +83,13 @@ def _least(
             break
         guess = (too_few + enough) // 2 if n % 3 == 2 else too_few + (enough - too_few) * lacks // (lacks + left) + step // 2
         guess = min(max(guess, too_few + 1), enough - 1)
-        tried = _sorted(graph, [*fixed, *_part(graph, group, guess, spread)])
+        tried = _sorted(graph, [*fixed, *part(graph, group, guess, spread)])
         missing = lacking(tried, way)
         if missing <= 0:
             enough, left, found = guess, -missing, tried
         else:
             too_few, lacks = guess, missing
-    evenly = _sorted(graph, [*fixed, *_part(graph, group, _bytes(graph, found) - _bytes(graph, fixed), spread)])
+    evenly = _sorted(graph, [*fixed, *part(graph, group, _bytes(graph, found) - _bytes(graph, fixed), spread)])
     return evenly if _bytes(graph, evenly) <= _bytes(graph, found) and lacking(evenly, way) <= 0 else found
 
 
@@ -102,8 +107,10 @@ def _bytes(graph: Graph, tensors: Sequence[int]) -> int:
     return sum([graph.tensors[t].size_bytes for t in tensors])
 
 
-def _part(graph: Graph, tensors: Sequence[int], wanted: float, spread: str) -> list[int]:
-    """Some of the tensors, at least ``wanted`` bytes; of tensors much larger than usual as few as possible."""
+def part(graph: Graph, tensors: Sequence[int], wanted: float, spread: str | Choose) -> list[int]:
+    """Some of the tensors, at least ``wanted`` bytes by a spread; of tensors much larger than usual as few as possible."""
+    if not isinstance(spread, str):
+        return spread(tensors, wanted)
     sizes = {t: graph.tensors[t].size_bytes for t in tensors}
     most = LARGE * usual_size(sizes.values())
     small = [t for t in tensors if sizes[t] <= most]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_machine import GATHER, gathers, kernel_machine
+from toy_machine import MACHINE
 
-from hosim.cache_plan import Plan
+from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import makespan_interval as intervals
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
 from hosim.costmodel.kernels.constants import FITTED, has_own_constants
@@ -18,6 +19,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
 from hosim.io import find_hardware, load_hardware, result_from_dict, result_to_dict
+from hosim.notes import notes
 from hosim.units import LARGEST
 
 _OWN, _OTHER = "fitted model", "fitted model of another machine"
@@ -90,6 +92,50 @@ def test_sorts_of_guesses_and_ops_of_other_streams() -> None:
         "compute": (1, [("guess", "products")]),
         "comm": (1, [("guess", "collectives")]),
     }
+
+
+@pytest.mark.parametrize(
+    ("op", "shares", "sort"),
+    [
+        ({"kind": "attention", "dtype": "bf16"}, {}, "attention on other processors"),
+        ({"kind": "attention", "dtype": "bf16"}, {"attention": {"bf16": 0.11}}, "other processors"),
+        (
+            {"kind": "attention", "dtype": "bf16"},
+            {"attention": {"fp16": 0.11}, "optimizer": {"fp32": 0.4}},
+            "attention on other processors",
+        ),
+        ({"kind": "matmul", "dtype": "bf16"}, {}, "other processors"),
+    ],
+)
+def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_reaches(kind, shares, sort) -> None:
+    builder = GraphBuilder("g")
+    builder.op("a", kind, bytes_accessed=10**9, dtype="bf16", stream="ddr", processor="ddr")
+    hardware = load_hardware(find_hardware("h100"))
+    ddr = hardware.tiers[hardware.tier_index["ddr"]]
+    machine = replace(
+        hardware,
+        tiers=tuple([replace(t, compute=replace(ddr.compute, efficiency_of=shares)) if t is ddr else t for t in hardware.tiers]),
+    )
+    graph = builder.build()
+    assert list(stream_times(graph, machine)["ddr"].by_class) == [("guess", sort)]
+    assert any("FlexGen 0.1" in str(note) for note in notes(graph, machine)) == (sort != "other processors")
+
+
+def test_waits_for_copies_of_pageable_memory_are_less_sure() -> None:
+    """An op of 10 us that waits 1 s for a copy: a factor of exp(1.6449 x 0.1) to either side, from pageable memory exp(1.6449 x 0.61)."""
+    builder = GraphBuilder("g")
+    builder.tensor("w", 10**9, "parameter", home="ddr")
+    builder.op("a", "matmul", inputs=["w"], flops=10**7)
+    graph = builder.build()
+    factors = []
+    for pageable, rate in (((), None), (("parameter",), None), (("kv_cache",), 10**9), (("parameter",), 10**9)):
+        tiers = tuple([replace(t, pageable=pageable) if t.name == "ddr" else t for t in MACHINE.tiers])
+        machine = replace(MACHINE, tiers=tiers, channels=tuple([replace(c, pageable_bytes_per_s=rate) for c in MACHINE.channels]))
+        plan = Plan(graph, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+        result = replay(plan, replace(machine, tiers=tuple([replace(t, capacity_bytes=10**10) for t in tiers])))
+        assert result.makespan_high_ns is not None
+        factors.append(result.makespan_high_ns / result.makespan_ns)
+    assert factors == pytest.approx([exp(1.6449 * 0.1)] * 3 + [exp(1.6449 * 0.61)], rel=1e-3)
 
 
 def test_whose_constants_a_class_has() -> None:

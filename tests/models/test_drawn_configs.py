@@ -42,6 +42,38 @@ def test_parameters_of_many_configs_are_those_of_transformers(kind):
     check(kind, 20, first=2)
 
 
+NO_DEFAULT = ("deepseek_v2", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2_moe", "ministral", "nemotron", "gpt2")
+"""Families of whose defaults transformers makes no model that runs, and one whose draws are the same."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", sorted({*DECODERS} - {*NO_DEFAULT}))
+def test_parameters_of_the_default_config_are_those_of_transformers(kind):
+    """Sizes that nobody drew, in a file as transformers saves it."""
+    saved, theirs = sizes_of_transformers(kind, {})
+    given = {key: value for key, value in saved.items() if key not in ("model_type", "dtype")}
+    assert Counter(sizes_of_builder(kind, given).values()) == Counter(theirs.values())
+
+
+def test_layers_with_sizes_of_their_own_are_found_by_number():
+    """transformers saves their numbers in as many digits as the last one has: 05 of 12 layers."""
+    config = {**drawn("gemma4_text", random.Random("wide")), "num_hidden_layers": 12, "num_kv_shared_layers": 0}
+    config["layer_types"] = ["full_attention" if n in (3, 11) else "sliding_attention" for n in range(12)]
+    saved, theirs = sizes_of_transformers("gemma4_text", config)
+    assert sorted(saved["per_layer_config"]) == ["03", "11"]
+    del saved["model_type"], saved["dtype"]
+    assert sizes_of_builder("gemma4_text", saved) == theirs
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [("llama", {"1": {"head_dim": 32}}), ("gemma4_text", {"00": {"head_dim": 32}}), ("gemma4_text", {"11": {"intermediate_size": 32}})],
+)
+def test_layers_with_sizes_that_no_builder_knows_are_refused(kind, own):
+    with pytest.raises(InputError, match="per_layer_config"):
+        sizes_of_builder(kind, {**drawn(kind, random.Random("own")), "num_hidden_layers": 12, "layer_types": None, "per_layer_config": own})
+
+
 @pytest.mark.parametrize("kind", KEEP_STATES)
 def test_states_are_those_that_transformers_keeps(kind):
     """Of convolutions, of recurrences, and keys and values, of two prompts of 12 tokens."""
@@ -68,6 +100,19 @@ def test_most_types_that_transformers_knows_are_accepted(capsys):
     with capsys.disabled():
         print(f"\n{len(accepted)} of {len(known)} model types with a causal language model in transformers are accepted")
     assert len(accepted) >= 95
+
+
+def test_the_text_of_a_model_that_says_no_type_for_it_is_named_by_the_model():
+    with pytest.raises(InputError, match="no builder knows blocks of keys"):
+        hosim.load({"model_type": "minimax_m3_vl", "text_config": {"hidden_size": 64}})
+
+
+def test_mimo_is_a_qwen2_whose_further_layers_are_left_out():
+    """transformers has no class for it."""
+    qwen = {**drawn("qwen2", random.Random("mimo")), "num_nextn_predict_layers": 1}
+    graph = hosim.load({"model_type": "mimo", **qwen})
+    assert any("num_nextn_predict_layers" in line for line in graph.meta["left_out"])
+    assert sizes_of_builder("mimo", qwen) == sizes_of_transformers("qwen2", qwen)[1]
 
 
 @pytest.mark.parametrize("kind", sorted(UNKNOWN_PARTS))

@@ -36,7 +36,6 @@ def step(states: bool) -> Graph:
         ("zero_inference", "layerwise", {}, {"parameter"}),
         ("zero_offload", "layerwise", {"kinds": "optimizer_state"}, {"optimizer_state"}),
         ("zero_infinity", "layerwise", {"kinds": "parameter/optimizer_state"}, {"parameter", "optimizer_state"}),
-        ("flexgen", "static_split", {"states": 0.0}, {"parameter"}),
     ],
 )
 def test_a_preset_plans_as_its_policy_does(preset: str, policy: str, parameters: dict[str, Any], below: set[str]) -> None:
@@ -71,7 +70,7 @@ def test_flexgen_searches_its_shares() -> None:
 @pytest.mark.parametrize("states", [False, True])
 def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(states: bool) -> None:
     tried = [name for name, _ in rivals.static_rivals(step(states), MACHINE, 80, lambda: None, waits=False)]
-    assert ["layerwise:kinds=optimizer_state" in tried, "flexgen" in tried] == [states] * 2
+    assert ["layerwise:kinds=optimizer_state" in tried, "static_split:states=0.0" in tried] == [states] * 2
 
 
 def test_every_policy_of_hosim_says_whose_system_it_models() -> None:

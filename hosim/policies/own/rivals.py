@@ -33,7 +33,7 @@ RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "laye
 IF_TRAINING: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("layerwise", {"kinds": "optimizer_state"}),
     ("layerwise", {"kinds": "parameter/expert/optimizer_state"}),
-    ("flexgen", {}),
+    ("static_split", {"states": 0.0}),
 )
 """Settings that plan as the defaults of rivals do where there are no optimizer states; where there are some, they are tried."""
 

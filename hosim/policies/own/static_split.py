@@ -7,7 +7,8 @@ What people run today, and its settings here:
   ``spread=even:buffers=2``; where the step writes what it fetches, three buffers: one fills, one is used, and one is stored.
 * Accelerate's ``device_map`` with a share for the CPU, and llama.cpp's split by layers (``-ngl``) with the computation on the device: what
   does not fit is one run of layers, fetched where it is used: ``spread=last:ahead=0`` (Accelerate), ``spread=first:ahead=0`` (llama.cpp).
-* FlexGen's percentages (``--percent``) for weights, cache and activations: ``weights``, ``cache`` and ``activations``.
+* FlexGen's percentages (``--percent``) for cache and activations: ``cache`` and ``activations``; for weights
+  :mod:`hosim.policies.own.flexgen` has its own rule.
 * DeepSpeed's Twin-Flow (``ratio`` of ZeRO-Offload) for the part of the optimizer states that lives below: ``states``.
 
 A share that is not given is the smallest that fits the budget: of weights (kinds ``parameter`` and ``expert``) as much as needed; if all
@@ -33,7 +34,7 @@ from hosim.hardware import Hardware
 from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import space_below
 from hosim.schedule.placement import FASTEST, read_placement
-from hosim.schedule.shares_below import EVEN, tensors_below
+from hosim.schedule.shares_below import EVEN, Choose, tensors_below
 from hosim.schedule.stays import DeviceStays, Stays
 
 _LATER = 4
@@ -51,7 +52,7 @@ def plan(
     activations: float | None = None,
     ahead: int | None = None,
     buffers: int | None = None,
-    spread: str = EVEN,
+    spread: str | Choose = EVEN,
     placement: str = FASTEST,
 ) -> Plan:
     """The plan. Each of some dozen shares that are tried costs O(uses log uses)."""
