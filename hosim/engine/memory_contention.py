@@ -84,7 +84,9 @@ class _WorkLeft:
             self.parts *= finer
             self.left = self.left * finer - (now - self.since) * alone * (self.parts // longer)
         self.since = now
-        return NEVER if after is None else max(now, now - (-self.left * after[0] // (after[1] * self.parts)))
+        if self.left <= 0:  # done at the instant at which a copy begins that would hold it
+            return now
+        return NEVER if after is None else now - (-self.left * after[0] // (after[1] * self.parts))
 
 
 class MemoryContention:

@@ -136,8 +136,7 @@ class Tape:
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():
                 self._parts.draw()
-                self.reserve(part_name(full, part))
-                self.builder.tensor(part_name(full, part), size, kind, home, of=full)
+                self.reserve(self.builder.tensor(part_name(full, part), size, kind, home, of=full))
             if not value.parts:
                 self.builder.tensor(full, value.size, kind, home, of=of and self._scope + of)
             self._held[full] = value

@@ -48,6 +48,13 @@ def test_a_copy_that_an_op_waits_for_is_exposed_and_holds_nothing():
     assert (result.channels["h2d"].exposed_ns, result.channels["h2d"].hidden_ns) == (40, 0)
 
 
+def test_an_op_that_is_done_when_the_bytes_begin_to_flow_has_ended():
+    # w spends its latency 0..30. g runs 20..30: it has done all its work when the bytes begin to flow, and waits for none of them.
+    graph = workload(W, {"e": {"ns": 20}, "g": {"ns": 10}, "h": {"ns": 5, "inputs": ["w"]}})
+    ops, _, result = times(plan(graph, ("prefetch w", None), ("detach w", "h")), without(machine(latency=30), "ddr"))
+    assert (ops, result.slowed_ns) == ({"e": 20, "g": 30, "h": 75}, None)
+
+
 def test_copies_of_other_tiers_and_ops_of_other_streams_and_processors():
     # From nvme n 0..30 hides. From ddr, which has none, w 0..40 holds f and s, on the device, and not u, on ddr's processor.
     graph = workload(
