@@ -132,9 +132,16 @@ def test_a_machine_without_that_processor_plans_for_the_device():
 
 
 def test_static_policies_keep_the_first_processor():
-    for policy in ("resident", "zero_offload", "ktransformers"):
+    for policy in ("resident", "zero_offload"):
         made = registry.get(policy).plan(layers(), with_cpu(machine(300)))
         assert (made.edits, replay(made, with_cpu(machine(300))).makespan_ns) == (None, 60)
+
+
+def test_ktransformers_computes_the_experts_on_the_cpu():
+    # f 0..10, x goes down 10..15, e1 15..75 and e2 75..125 on the CPU, y2 comes up 125..130, b 130..140.
+    made = registry.get("ktransformers").plan(layers(), with_cpu(machine(300)))
+    assert made.edits is not None
+    assert (made.edits.processors, replay(made, with_cpu(machine(300))).makespan_ns) == ((("e1", "ddr"), ("e2", "ddr")), 140)
 
 
 def test_the_exact_solver_refuses_more_choices_than_it_tries():
