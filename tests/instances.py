@@ -87,8 +87,9 @@ def instance_on_streams(number: int, seed: int = 0) -> Instance:
 def instance_of_parts(number: int, seed: int = 0) -> Instance:
     """Instance ``number`` of ``seed`` of steps that use parts of tensors (:func:`hosim.graph_parts.part_name`), on one stream or two.
 
-    One or two tokens are decoded. The first op reads rows of a table, which the head may read whole. A layer writes the new part of a cache,
-    reads it and the past ones, or reads the parts that were chosen of its experts, in one op or in an op for each. Some tensors begin below.
+    One or two tokens are decoded. The first op reads rows of a table, which the head may read whole. A layer writes the new part of a
+    cache, and reads it and the past ones; or it reads the parts that were chosen of its experts, in one op or in an op for each. Some
+    tensors begin below.
     """
     draw = Random(f"parts/{seed}/{number}")
     streams = 1 + number % 2
@@ -224,7 +225,8 @@ def _parts(draw: Random, name: str, ops: int) -> Graph:
     per_layer = max({"kv_cache": 2, "expert": 2 if merged else 2 + chosen}[kind] for kind in kinds)
     layers = max(1, (ops // tokens - 2) // per_layer)
     table = [
-        b.tensor(part_name("table", part), size, "parameter", homes["parameter"]) for part, size in (("read", draw.randint(1, 4)), (REST, _large(draw)))
+        b.tensor(part_name("table", part), size, "parameter", homes["parameter"])
+        for part, size in (("read", draw.randint(1, 4)), (REST, _large(draw)))
     ]
     weights = [b.tensor(f"w{i}", _large(draw), "parameter", draw.choice((None, homes["parameter"]))) for i in range(layers)]
     kind_of = [draw.choice(kinds) for _ in range(layers)]
