@@ -44,7 +44,7 @@ _CHOICES = 256
 """Up to so many choices of processors, on graphs where every op is a point, each has a bound of its own."""
 
 _ORDERS = 16
-"""On several streams, where every op is a point, so many graphs at most are looked at in which ops that cannot run at once have an order."""
+"""On several streams, where every op is a point, graphs looked at in which ops that cannot run at once have an order."""
 
 _STREAMS = 64
 """Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
