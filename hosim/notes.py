@@ -29,6 +29,12 @@ MISSING = "missing"
 
 _KNOWN = "the static policies, lookahead and belady see what gates choose before they do; hybrid and on_demand do not"
 
+KNEW = "knew"
+"""What a note is about that says what a plan knew of what gates choose, and when."""
+
+CLAIRVOYANT = "what each gate chooses before it does (clairvoyant), which no run knows: a bound"
+ON_DEMAND = "what a gate chooses once it has chosen (on demand)"
+
 _LISTED = {LEFT_OUT: "left out", ASSUMED: "assumed", MISSING: "not in the file"}
 
 
