@@ -77,6 +77,7 @@ class Tape:
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
         self.choices: list[int] = []  # how many of its candidates each gate chooses
+        self.askers: list[tuple[int, ...]] = []  # the shape of what each gate gives
         self.in_parts = in_parts and not training  # gradients are whole, and with them what learns by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
@@ -105,6 +106,7 @@ class Tape:
             for tensors, results in candidates
         ]
         self.choices.append(min(count, len(candidates)))
+        self.askers.append(tuple(gate.shape))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 
