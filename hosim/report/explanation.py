@@ -18,6 +18,7 @@ from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
+from hosim.report.folded_parts import folded, of_each
 from hosim.report.op_time_table import origin_lines
 from hosim.report.printed import lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
@@ -87,17 +88,19 @@ def summary(explained: Explanation) -> RenderableType:
     ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
     title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak."
     title += " The score decided." if any(line.score is not None for line in explained.lines) else ""
+    told = [next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0]) for found in ranked]
+    tensors = explained.plan.graph.tensors
+    rows = folded((tensors[x.gap.tensor], (*_figures(x), REASONS[x.reason], time_or_nothing(x.exposed_ns))) for x in told)
+    title += of_each(rows[:ROWS])
     table = open_table(title, spare=("recompute", "uses", "idle", "score"))
     table.add_column("tensor")
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict")
     table.add_column("exposed", justify="right", no_wrap=True)
-    for found in ranked[:ROWS]:
-        line = next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
-        name = explained.plan.graph.tensors[line.gap.tensor].name
-        table.add_row(name, *_figures(line), REASONS[line.reason], time_or_nothing(line.exposed_ns), style=None if line.moved else "dim")
-    left = len(ranked) - ROWS
+    for name, says, places in rows[:ROWS]:
+        table.add_row(name, *says, style=None if told[places[0]].moved else "dim")
+    left = sum([len(row.places) for row in rows[ROWS:]])
     more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
@@ -177,22 +180,23 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
 
     ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
     """
+    graph = explained.plan.graph
+    gaps = [(graph.tensors[line.gap.tensor], line) for line in explained.lines]
+    about = [
+        (f"{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}", line.why, line.figures.channel_pressure, line.relief_byte_ns)
+        for tensor, line in gaps
+    ]
+    rows = folded((tensor, (*_figures(line), *about[k], line.moved)) for k, (tensor, line) in enumerate(gaps))
     title = "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided."
-    table = open_table(title, spare=("relief", "pressure", "uses", "recompute", "idle"))
+    table = open_table(title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle"))
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
         table.add_column(name, justify="right")
-    graph = explained.plan.graph
-    for line in explained.lines[:top]:
-        tensor = graph.tensors[line.gap.tensor]
-        table.add_row(
-            lines_of(tensor.name, f"{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}", line.why),
-            *_figures(line),
-            f"{line.figures.channel_pressure:.2f}",
-            _area(line.relief_byte_ns),
-            style=None if line.moved else "dim",
-        )
-    return Group(table, _more(len(explained.lines), top))
+    for name, _, places in rows[:top]:
+        line, (gap, why, shared, relief) = explained.lines[places[0]], about[places[0]]
+        figures = *_figures(line), f"{shared:.2f}", _area(relief)
+        table.add_row(lines_of(name, gap, why), *figures, style=None if line.moved else "dim")
+    return Group(table, _more(len(rows), top))
 
 
 def between(explained: Explanation, gap: Gap) -> str:
