@@ -49,7 +49,7 @@ def step(
 def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
     """What each gate chooses: experts by every token, where all of them are on one device, and blocks by all tokens together."""
     found = []
-    for count, shape in zip(t.choices, t.askers, strict=True):
+    for count, shape in t.choices:
         by_token = run.expert == 1 and len(shape) == 2 and shape[1] <= count
         found.append(Chosen(count, *(shape if by_token else (1, count))))
     return tuple(found)

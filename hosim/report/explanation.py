@@ -181,21 +181,25 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
     ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
     """
     graph = explained.plan.graph
-    gaps = [(graph.tensors[line.gap.tensor], line) for line in explained.lines]
+    tensors = [graph.tensors[line.gap.tensor] for line in explained.lines]
     about = [
-        (f"{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}", line.why, line.figures.channel_pressure, line.relief_byte_ns)
-        for tensor, line in gaps
+        (
+            f"{tensor.kind.replace('_', ' ')}: {between(explained, x.gap)}",
+            x.why,
+            f"{x.figures.channel_pressure:.2f}",
+            _area(x.relief_byte_ns),
+        )
+        for tensor, x in zip(tensors, explained.lines, strict=True)
     ]
-    rows = folded((tensor, (*_figures(line), *about[k], line.moved)) for k, (tensor, line) in enumerate(gaps))
+    rows = folded((t, (*_figures(x), *said, x.moved)) for t, x, said in zip(tensors, explained.lines, about, strict=True))
     title = "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided."
     table = open_table(title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle"))
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
         table.add_column(name, justify="right")
     for name, _, places in rows[:top]:
-        line, (gap, why, shared, relief) = explained.lines[places[0]], about[places[0]]
-        figures = *_figures(line), f"{shared:.2f}", _area(relief)
-        table.add_row(lines_of(name, gap, why), *figures, style=None if line.moved else "dim")
+        line, (gap, why, *others) = explained.lines[places[0]], about[places[0]]
+        table.add_row(lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim")
     return Group(table, _more(len(rows), top))
 
 
@@ -337,13 +341,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         ],
         "channels": {
             name: {
-                "transfers": channel.transfers,
-                "bytes": channel.bytes,
-                "busy_ns": channel.busy_ns,
-                "queue_ns": channel.queue_ns,
-                "contention_ns": channel.contention_ns,
-                "exposed_ns": channel.exposed_ns,
-                "hidden_ns": channel.hidden_ns,
+                **{key: value for key, value in asdict(channel).items() if key != "utilization"},
                 "load": [round(share, 4) for share in explained.loads[name]],
             }
             for name, channel in result.channels.items()
