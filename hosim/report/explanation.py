@@ -269,8 +269,7 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[:top]:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
-        length = human_time(wait.end_ns - wait.start_ns)
-        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), length, blamed)
+        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), human_time(wait.end_ns - wait.start_ns), blamed)
     return Group(table, _more(len(explained.waits), top))
 
 
