@@ -19,6 +19,7 @@ from hosim.errors import GraphError
 from hosim.graph import Graph, Op, Tensor
 from hosim.graph_parts import REST, part_name
 from hosim.limits import limit, refusal
+from hosim.plain_text import shown
 
 META = "routing"
 """The key of a realised graph's ``meta`` that says what was routed."""
@@ -287,6 +288,28 @@ class _Weave:
                 yield d
             else:
                 yield from self._deps(d, runs)
+
+
+# -- how far other draws differ --------------------------------------------------------------------------------------
+
+_SPREAD = "spread"
+
+
+def with_draw_spread(graph: Graph, spread: float) -> Graph:
+    """The graph that says by what share other draws of its routing have more or fewer experts that come."""
+    return replace(graph, meta={**graph.meta, META: {**graph.meta[META], _SPREAD: round(spread, 4)}})
+
+
+def draw_spread_of(graph: Graph) -> float:
+    """What :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw has as many.
+
+    Raises :class:`GraphError` for a file that says something else.
+    """
+    said = graph.meta.get(META)
+    spread = said.get(_SPREAD, 0.0) if isinstance(said, Mapping) else 0.0
+    if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread < float("inf"):
+        raise GraphError(f"expected a share of at least 0, got {shown(spread)}", where=f"meta.{META}.{_SPREAD}")
+    return float(spread)
 
 
 # -- what a realised graph says of its routing -----------------------------------------------------------------------

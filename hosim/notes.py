@@ -14,6 +14,7 @@ from hosim.costmodel.guessed_collectives import guessed_collectives_line
 from hosim.costmodel.on_the_device import base_line
 from hosim.devices_of_graph import other_devices_line
 from hosim.expert_routing import META as ROUTING
+from hosim.expert_routing import draw_spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.measured_on import times_line
@@ -29,6 +30,12 @@ MISSING = "missing"
 """The key of a graph's ``meta`` for what the file that it is from does not say, a line each."""
 
 _KNOWN = "the static policies, lookahead and belady see what gates choose before they do; hybrid and on_demand do not"
+
+KNEW = "knew"
+"""What a note is about that says what a plan knew of what gates choose, and when."""
+
+CLAIRVOYANT = "what each gate chooses before it does (clairvoyant), which no run knows: a bound"
+ON_DEMAND = "what a gate chooses once it has chosen (on demand)"
 
 _LISTED = {LEFT_OUT: "left out", ASSUMED: "assumed", MISSING: "not in the file"}
 
@@ -65,6 +72,8 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
             yield Note("untimed", untimed)
         if graph.meta.get(ROUTING):
             yield Note("routing", _KNOWN)
+        if spread := draw_spread_of(graph):
+            yield Note("draws", f"other draws of the routing have {spread:.1%} more or fewer experts to move, which is in the interval")
         for key, about in _LISTED.items():
             lines = graph.meta.get(key)
             yield from (Note(about, line) for line in (lines if isinstance(lines, list | tuple) else ()) if isinstance(line, str))

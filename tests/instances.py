@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from hosim.graph import Graph, GraphBuilder
+from hosim.graph_parts import REST, part_name
 from hosim.hardware import Channel, Compute, Hardware, Tier
 
 NS = 10**9
@@ -81,6 +82,26 @@ def instance_on_streams(number: int, seed: int = 0) -> Instance:
     hardware = _machine(draw, graph, ("ddr", "pool", "nvme")[: draw.choice((1, 1, 2, 3))])
     floor, peak = working_set(graph), resident_peak(graph)
     return Instance(name, family, graph, hardware, floor + round((peak - floor) * fraction))
+
+
+def instance_of_parts(number: int, seed: int = 0) -> Instance:
+    """Instance ``number`` of ``seed`` of steps that use parts of tensors (:func:`hosim.graph_parts.part_name`), on one stream or two.
+
+    One or two tokens are decoded. The first op reads rows of a table, which the head may read whole. A layer writes the new part of a
+    cache, and reads it and the past ones; or it reads the parts that were chosen of its experts, in one op or in an op for each. Some
+    tensors begin below.
+    """
+    draw = Random(f"parts/{seed}/{number}")
+    streams = 1 + number % 2
+    fraction = draw.choice(FRACTIONS)
+    ops = draw.randint(10, min(30, 14 + round(fraction * 45))) if streams == 1 else draw.randint(6, 12)
+    name = f"parts-{streams}-streams-{seed}-{number}"
+    graph = _parts(draw, name, ops)
+    if streams > 1:
+        graph = Graph(name, graph.tensors, tuple(replace(op, stream="aux") if draw.random() < 0.4 else op for op in graph.ops))
+    hardware = _machine(draw, graph)
+    floor, peak = working_set(graph), resident_peak(graph)
+    return Instance(name, "parts", graph, hardware, floor + round((peak - floor) * fraction))
 
 
 def working_set(graph: Graph) -> int:
@@ -191,6 +212,53 @@ def _training(draw: Random, name: str, ops: int, family: str) -> Graph:
     if not interleaved:
         for i in range(layers):
             update(i)
+    return b.build()
+
+
+def _parts(draw: Random, name: str, ops: int) -> Graph:
+    b = GraphBuilder(name)
+    tokens = draw.choice((1, 1, 2))
+    experts, chosen = draw.randint(3, 6), draw.choice((1, 2, 2))
+    merged, tied = draw.random() < 0.5, draw.random() < 0.5
+    homes = {kind: draw.choice((None, "ddr", "ddr")) for kind in ("kv_cache", "expert", "parameter")}
+    kinds = draw.choice((("kv_cache",), ("expert",), ("kv_cache", "expert")))
+    per_layer = max({"kv_cache": 2, "expert": 2 if merged else 2 + chosen}[kind] for kind in kinds)
+    layers = max(1, (ops // tokens - 2) // per_layer)
+    table = [
+        b.tensor(part_name("table", part), size, "parameter", homes["parameter"])
+        for part, size in (("read", draw.randint(1, 4)), (REST, _large(draw)))
+    ]
+    weights = [b.tensor(f"w{i}", _large(draw), "parameter", draw.choice((None, homes["parameter"]))) for i in range(layers)]
+    kind_of = [draw.choice(kinds) for _ in range(layers)]
+    parts: list[list[str]] = []
+    for i, kind in enumerate(kind_of):
+        size = max(4, _large(draw) // (1 if kind == "kv_cache" else 2))
+        named = ["past"] if kind == "kv_cache" else list(range(experts))
+        parts.append([b.tensor(part_name(f"{kind}{i}", str(part)), size, kind, homes[kind]) for part in named])
+    for token in range(tokens):
+        last = b.tensor(f"x{token}", _small(draw))
+        b.op(f"embed{token}", "embedding", inputs=[table[0]], outputs=[last], duration_ns=_duration(draw))
+        for i, kind in enumerate(kind_of):
+            before, last = last, b.tensor(f"a{token}_{i}", _small(draw))
+            at = f"{token}_{i}"
+            if kind == "kv_cache":
+                new = b.tensor(part_name(f"{kind}{i}", f"new{token}"), draw.randint(1, 4), kind, homes[kind])
+                b.op(f"cache{at}", "copy", inputs=[before], outputs=[new], duration_ns=_duration(draw))
+                parts[i].append(new)
+                b.op(f"attend{at}", "attention", inputs=[before, weights[i], *parts[i]], outputs=[last], duration_ns=_duration(draw))
+                continue
+            gate = b.tensor(f"g{at}", draw.randint(1, 4))
+            b.op(f"gate{at}", "topk", inputs=[before, weights[i]], outputs=[gate], duration_ns=_duration(draw))
+            taken = draw.sample(parts[i], chosen)
+            if merged:
+                b.op(f"experts{at}", "grouped_mm", inputs=[before, gate, *taken], outputs=[last], duration_ns=_duration(draw))
+                continue
+            results = [b.tensor(f"y{at}_{k}", _small(draw)) for k in range(chosen)]
+            for k, (part, result) in enumerate(zip(taken, results, strict=True)):
+                b.op(f"expert{at}_{k}", "matmul", inputs=[before, gate, part], outputs=[result], duration_ns=_duration(draw))
+            b.op(f"sum{at}", "add", inputs=results, outputs=[last], duration_ns=_duration(draw))
+        out = b.tensor(f"out{token}", _small(draw), "output")
+        b.op(f"head{token}", "matmul", inputs=[last, *(table if tied else table[:1])], outputs=[out], duration_ns=_duration(draw))
     return b.build()
 
 

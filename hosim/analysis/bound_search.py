@@ -19,13 +19,13 @@ from hosim.analysis.traffic_program import Crossing, TrafficProgram, bits_of
 _ROUNDS, _GAIN = 12, 2e-4
 """Solutions of the whole program at most, and the share by which one has to raise the bound to count as a gain."""
 
-_IDLE_ROUNDS, _LARGE = 2, 10_000
+_IDLE_ROUNDS, _LARGE = 2, 40_000
 """So many solutions without gain may follow one another, and none where the rows of the program have more coefficients than this."""
 
 _BRANCHES, _BRANCH_WORK, _BRANCH_ROUNDS = 32, 80_000, 2
 """Solutions with shares decided: so many at most, fewer of larger programs, each with so many rounds of rows."""
 
-_ROWS = 40
+_ROWS = 200
 """Rows that are added at once, those that are broken most."""
 
 _SLIGHT = 1e-6
@@ -93,7 +93,7 @@ class BoundSearch:
     def _branched(self, root: tuple[float, Any]) -> float:
         """The least bound over all ways to decide a few shares; of several devices only their mean has a share, which may be any."""
         entries = self._of.program.entries
-        budget = min(_BRANCHES, _BRANCH_WORK // entries) if self._alone and entries <= _LARGE else 0
+        budget = min(_BRANCHES, _BRANCH_WORK // entries) if self._alone else 0
         leaves: list[tuple[float, int, dict[int, float], Any]] = [(root[0], 0, {}, root[1])]
         count = 0
         while leaves and count < budget and leaves[0][0] < self._enough:

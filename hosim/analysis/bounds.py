@@ -17,6 +17,7 @@ from hosim.analysis.critical_path import earliest_starts, tails
 from hosim.analysis.free_order_bound import free_order_bound_ns
 from hosim.analysis.linear_program import whole_ns
 from hosim.analysis.op_bandwidth import free_bytes
+from hosim.analysis.op_orders import least_of_orders
 from hosim.analysis.passages import Passages
 from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
 from hosim.analysis.processor_bound import processor_bound_ns
@@ -41,6 +42,9 @@ their gaps have so many points inside."""
 
 _CHOICES = 256
 """Up to so many choices of processors, on graphs where every op is a point, each has a bound of its own."""
+
+_ORDERS = 16
+"""On several streams, where every op is a point, graphs looked at in which ops that cannot run at once have an order."""
 
 _STREAMS = 64
 """Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
@@ -122,7 +126,31 @@ def _bound(
     enough: int | None,
 ) -> int:
     """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried."""
-    capacity = hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+
+    def bound(graph: Graph, durations: Sequence[int]) -> int:
+        return _as_ordered(graph, durations, hardware, starts, budget, repeats, compete, enough)
+
+    if len(graph.streams) <= 1 or len(graph.ops) > _EVERY_OP or graph.movable or graph.elsewhere:
+        return bound(graph, durations)
+    return least_of_orders(graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS)
+
+
+def _capacity(hardware: Hardware, budget: int | None) -> int:
+    return hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+
+
+def _as_ordered(
+    graph: Graph,
+    durations: Sequence[int],
+    hardware: Hardware,
+    starts: Residency,
+    budget: int | None,
+    repeats: bool,
+    compete: bool | None,
+    enough: int | None,
+) -> int:
+    """The bound, whichever ops of different streams run at once."""
+    capacity = _capacity(hardware, budget)
     by_shares, chosen = 0, bool(graph.movable)
     if chosen or graph.elsewhere:
         by_shares = processor_bound_ns(graph, durations, hardware, starts, capacity, repeats=repeats)
@@ -161,7 +189,7 @@ def _of_choices(
     graph: Graph, hardware: Hardware, starts: Residency, budget: int | None, repeats: bool, compete: bool | None, least: int
 ) -> int:
     """The least bound of all choices of processors, which is at least ``least``: of each by itself, those first that may be the least."""
-    capacity = hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+    capacity = _capacity(hardware, budget)
     names = [graph.ops[i].name for i in graph.movable]
     allowed = [(graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable]
     fixed = []

@@ -1,7 +1,8 @@
 """The 90 % interval of a makespan: from how unsure the times of its ops are, and what else is in a real step.
 
-The makespan's spread has three parts, each independent of the others: the spreads of its ops' times (:mod:`hosim.costmodel.time_spread`);
-the gaps between kernels, which no table of kernels has; and the rates of the copies that it waits for. Where ops take longer than they
+The makespan's spread has four parts, each independent of the others: the spreads of its ops' times (:mod:`hosim.costmodel.time_spread`);
+the gaps between kernels, which no table of kernels has; the rates of the copies that it waits for; and how many of these there are in other
+draws of a routing (:func:`hosim.models.routing_draw.draw_spread`), where it is drawn. Where ops take longer than they
 are said to, they may hide a copy that they now wait for: the interval does not count on it.
 """
 
@@ -13,6 +14,7 @@ from math import ceil, exp, floor, sqrt
 from hosim.costmodel.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.time_spread import StreamSpread, stream_spreads
 from hosim.costmodel.transfer_time import is_pageable
+from hosim.expert_routing import draw_spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import LARGEST
@@ -35,15 +37,16 @@ _DEVIATIONS = 1.6449
 def makespan_interval(
     graph: Graph, hardware: Hardware, main: str, makespan_ns: int, stall_ns: Mapping[str, int], drain_ns: int
 ) -> tuple[int, int] | None:
-    """The ends of a makespan's 90 % interval; ``None`` where the time of every op is measured.
+    """The ends of a makespan's 90 % interval; ``None`` where the time of every op is measured and no routing is drawn.
 
     ``stall_ns`` and ``drain_ns`` are those of the stream ``main``.
     """
     spreads = graph.derived_on(hardware, stream_spreads)
-    if not spreads:
+    draws = draw_spread_of(graph)
+    if not spreads and not draws:
         return None
     copies = PAGEABLE if graph.derived_on(hardware, _has_pageable) else COPIES
-    return interval(makespan_ns, makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns, copies=copies))
+    return interval(makespan_ns, makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns, copies=copies, draws=draws))
 
 
 def _has_pageable(graph: Graph, hardware: Hardware) -> bool:
@@ -68,11 +71,12 @@ def makespan_spread(
     step_share: float = STEP_SHARE,
     gap_ns: float = GAP_NS,
     copies: float | None = None,
+    draws: float = 0.0,
 ) -> float:
     """The standard deviation of the logarithm of a makespan, from those of the streams' ops.
 
     Waits for other ops are as unsure as all ops of other streams together, in proportion. Waits for copies and for room have the spread
-    of ``copies``, by default :data:`COPIES`.
+    of ``copies``, by default :data:`COPIES`, and that of ``draws``.
     """
     if not makespan_ns:
         return 0.0
@@ -86,4 +90,5 @@ def makespan_spread(
     ops += share * sum([spread.ops for spread in others])
     variance += share**2 * sum([spread.variance for spread in others])
     copying = stall_ns.get("transfer", 0) + stall_ns.get("capacity", 0) + (0 if others else drain_ns)
-    return sqrt(step_share**2 * variance + (gap_ns * ops) ** 2 + ((COPIES if copies is None else copies) * copying) ** 2) / makespan_ns
+    moved = ((COPIES if copies is None else copies) * copying) ** 2 + (draws * copying) ** 2
+    return sqrt(step_share**2 * variance + (gap_ns * ops) ** 2 + moved) / makespan_ns

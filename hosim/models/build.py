@@ -11,7 +11,7 @@ from hosim.costmodel.kernels.attention_time import FLASH
 from hosim.devices_of_graph import DEVICES
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
-from hosim.expert_routing import Gate, realise
+from hosim.expert_routing import Gate, realise, with_draw_spread
 from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run
@@ -27,7 +27,7 @@ from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.processors_of_run import at_home
 from hosim.models.quantised import covers, kept_modules, packing_of
-from hosim.models.routing_draw import generate
+from hosim.models.routing_draw import Chosen, draw_spread, generate
 from hosim.models.run_checks import check_given, check_sizes, positions_of
 from hosim.models.step import step
 from hosim.models.stored_weights import stored_weights
@@ -141,7 +141,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         graph = replace(graph, meta={**graph.meta, LEFT_OUT: [*graph.meta.get(LEFT_OUT, ()), *lines]})
     if drawn and gates:
         routed = RoutingDraw()
-        graph = replace(graph, meta=_drawn(graph, gates, choices, routed))
+        graph = replace(graph, meta=_drawn(graph, gates, [each.count for each in choices], routed))
     return graph if routed is None else replace(_realised(graph, gates, choices, routed), name=name)
 
 
@@ -214,13 +214,17 @@ def _drawn(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[int], routed
     return {**meta, "builder": {**meta["builder"], "routing": fields}, ASSUMED: [*meta.get(ASSUMED, ()), line]}
 
 
-def _realised(graph: Graph, gates: tuple[Gate, ...], choices: tuple[int, ...], routed: RoutingDraw) -> Graph:
-    """The graph of the steps of a generated trace, with only the candidates that gates chose."""
+def _realised(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[Chosen], routed: RoutingDraw) -> Graph:
+    """The graph of the steps of a generated trace, with only the candidates that gates chose, and how far other draws differ."""
     if not gates:
         raise InputError("no gate chooses in this run: all experts are read, and there are no blocks to choose", where="routing")
     seed, zipf, persistence = routed.seed, routed.zipf, routed.persistence
-    routing = generate(graph, gates, steps=routed.steps, top=choices, seed=seed, zipf=zipf, persistence=persistence)
-    return realise(routing, range(routed.steps))
+    routing = generate(
+        graph, gates, steps=routed.steps, top=[each.count for each in choices], seed=seed, zipf=zipf, persistence=persistence
+    )
+    realised = realise(routing, range(routed.steps))
+    spread = draw_spread(routing, choices, seed=seed, zipf=zipf, persistence=persistence)
+    return with_draw_spread(realised, spread) if spread else realised
 
 
 def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:

@@ -6,12 +6,19 @@ previous step stays with probability ``persistence``, and drawn experts fill the
 often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5); A. Eliseev and D. Mazur, Fast inference of
 mixture-of-experts language models with offloading, 2023, exploit that with an LRU cache of experts.
 
+*How far draws differ.* A graph has one draw, and as many experts of each gate as its tokens are expected to choose. :func:`draw_spread`
+says by how much others differ, drawn token by token.
+
 All draws use :meth:`random.Random.random`, whose sequence for a seed Python guarantees, so that a seed means the same trace everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import fsum, log, sqrt
 from random import Random
 
 from hosim.errors import InputError
@@ -65,6 +72,60 @@ def _choices(random: Random, experts: int, steps: int, top: int, zipf: float, pe
         kept = sorted(now)
         chosen.append(tuple(kept))
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a gate of a model chooses: ``count`` candidates in all, ``top`` by each of ``tokens``."""
+
+    count: int
+    tokens: int
+    top: int
+
+
+_OTHERS, _TOKENS, _FEWEST = 16, 1024, 4
+"""Other draws that are looked at; fewer where they have more choices of tokens than this together, and so many at least."""
+
+
+def draw_spread(routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float) -> float:
+    """By what share the experts that have to come in other draws differ from those of a trace: the root of the mean square.
+
+    An expert has to come in each step in which its gate chooses it and has not chosen it in the step before. In the other draws each token
+    chooses by itself, by the same ``zipf`` and ``persistence``; gates draw independently, and alike gates have one and the same mean.
+    """
+    steps = len(routing.steps)
+    own = sum(_coming([step[g] for step in routing.steps]) for g in range(len(routing.gates)))
+    alike = Counter([(len(gate.experts), each.tokens, each.top) for gate, each in zip(routing.gates, chosen, strict=True)])
+    mean, variance = 0.0, 0.0
+    for (experts, tokens, top), gates in alike.items():
+        others = max(_FEWEST, min(_OTHERS, _TOKENS // max(1, tokens * steps)))
+        draws = [_coming(_by_tokens(Random(f"{seed}/others/{k}"), experts, tokens, top, steps, zipf, persistence)) for k in range(others)]
+        mean += gates * fsum(draws) / others
+        variance += gates * fsum([(count - fsum(draws) / others) ** 2 for count in draws]) / (others - 1)
+    return sqrt((mean - own) ** 2 + variance) / own if own else 0.0
+
+
+def _coming(steps: Iterable[Iterable[int]]) -> int:
+    """How many experts are chosen in a step and were not in the step before, over all steps."""
+    count, before = 0, frozenset[int]()
+    for step in steps:
+        now = frozenset(step)
+        count, before = count + len(now - before), now
+    return count
+
+
+def _by_tokens(random: Random, experts: int, tokens: int, top: int, steps: int, zipf: float, persistence: float) -> Iterator[set[int]]:
+    """What a gate chooses in each step, where each of its tokens draws for itself."""
+    weights = [(rank + 1) ** -zipf for rank in range(experts)]
+    kept: list[list[int]] = [[] for _ in range(tokens)]
+    for _ in range(steps):
+        for n, last in enumerate(kept):
+            now = [e for e in last if random.random() < persistence]
+            if len(now) < top:  # the first of so many arrivals at these rates: draws without putting back
+                arrival = {e: -log(1 - random.random()) / weights[e] for e in range(experts) if e not in now}
+                now += nsmallest(top - len(now), arrival, key=arrival.__getitem__)
+            kept[n] = now
+        yield {e for now in kept for e in now}
 
 
 def _draw(random: Random, weights: dict[int, float]) -> int:

@@ -13,6 +13,7 @@ from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
 from hosim.models.optimizer import adamw
 from hosim.models.pipeline_schedule import passes
+from hosim.models.routing_draw import Chosen
 from hosim.models.stored_weights import StoredWeights
 from hosim.models.tape import Learned, Note, Tape, Value
 
@@ -28,10 +29,10 @@ def step(
     *,
     in_parts: bool = True,
     stored: StoredWeights | None = None,
-) -> tuple[Graph, tuple[Gate, ...], tuple[int, ...]]:
+) -> tuple[Graph, tuple[Gate, ...], tuple[Chosen, ...]]:
     """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer.
 
-    And the gates in it, with how many of its candidates each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
+    And the gates in it, with what each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
     t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
@@ -40,7 +41,7 @@ def step(
     if not run.training:
         forward(t, config, run)
         graph = t.build()
-        return graph, gates_of(graph, t.gates), tuple(t.choices)
+        return graph, gates_of(graph, t.gates), _chosen(t, run)
     apart = _passes(t, forward, config, run)
     summed_at_both_ends(t, config, run)
     if not apart:
@@ -51,7 +52,16 @@ def step(
     if run.optimizer == "adamw":
         adamw(t, run, t.learned(), master=run.dtype != "fp32")
     graph = t.build()
-    return graph, gates_of(graph, t.gates), tuple(t.choices)
+    return graph, gates_of(graph, t.gates), _chosen(t, run)
+
+
+def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
+    """What each gate chooses: experts by every token, where all of them are on one device, and blocks by all tokens together."""
+    found = []
+    for count, shape in t.choices:
+        by_token = run.expert == 1 and len(shape) == 2 and shape[1] <= count
+        found.append(Chosen(count, *(shape if by_token else (1, count))))
+    return tuple(found)
 
 
 def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> list[Learned]:

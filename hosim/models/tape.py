@@ -79,7 +79,7 @@ class Tape:
         self._held: dict[str, Value] = {}
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
-        self.choices: list[int] = []  # how many of its candidates each gate chooses
+        self.choices: list[tuple[int, tuple[int, ...]]] = []  # how many of its candidates each gate chooses, and the shape of what it gives
         self.in_parts = in_parts and not training  # gradients are whole, and with them what learns by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
@@ -105,7 +105,7 @@ class Tape:
             (tuple([name for v in tensors for name in v.tensors]), tuple([self._maker[v.tensor] for v in results]))
             for tensors, results in candidates
         ]
-        self.choices.append(min(count, len(candidates)))
+        self.choices.append((min(count, len(candidates)), tuple(gate.shape)))
 
     # -- tensors ------------------------------------------------------------------------------------------------------
 

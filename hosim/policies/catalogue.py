@@ -81,6 +81,7 @@ BUILT_IN = (
         "hosim.policies.own.lookahead:plan",
         {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": _PLACEMENT},
         runtime=True,
+        foresees=True,
         models="the reactive runtime that the HyperOffload paper compares with, in our reading",
         leaves_out="its code is not published",
     ),
@@ -165,6 +166,7 @@ BUILT_IN = (
         "hosim.policies.own.belady:plan",
         {"placement": _PLACEMENT},
         runtime=True,
+        foresees=True,
         models="no system: the rule MIN, with the future known",
         leaves_out="sizes; what an eviction costs",
     ),
@@ -182,7 +184,12 @@ BUILT_IN = (
         "hosim.policies.own.hybrid:plan",
         {
             "cache_bytes": Parameter(None, "size", "memory for experts; none: what the backbone leaves, at least two decisions' worth"),
-            "predictor": Parameter("previous", "str", "what is prefetched before a gate decides: previous, popular, none, perfect"),
+            "predictor": Parameter(
+                "previous", "str", "what is prefetched before a gate decides: previous, popular, none, perfect, predicted"
+            ),
+            "hit_rate": Parameter(1.0, "float", "predicted: the share of what a gate chooses that is prefetched, nothing else"),
+            "seed": Parameter(0, "int", "predicted: draws which of it"),
+            "keeps": Parameter("lru", "str", "what gives way: lru, lfu; hottest: the most often chosen stay, the rest is lru"),
             "top": Parameter(None, "int", "how many experts are predicted for a decision; none: as many as the gate chose last"),
             "placement": _PLANNED,
         },

@@ -185,6 +185,8 @@ class Policy(InCells):
         Its parameters by name.
     runtime
         Whether it decides during the replay.
+    foresees
+        Whether it looks at ops to come while it decides during the replay.
     needs_routing
         Whether it does the same as another policy unless there is a routing.
     by_name_only
@@ -223,6 +225,7 @@ class Policy(InCells):
     make: Maker | str = field(repr=False)
     settings: Mapping[str, Parameter] = field(default_factory=dict)
     runtime: bool = False
+    foresees: bool = False
     needs_routing: bool = False
     by_name_only: bool = False
     models: str = ""

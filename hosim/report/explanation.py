@@ -18,6 +18,7 @@ from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
+from hosim.report.folded_parts import folded, of_each
 from hosim.report.op_time_table import origin_lines
 from hosim.report.printed import lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
@@ -87,17 +88,19 @@ def summary(explained: Explanation) -> RenderableType:
     ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
     title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak."
     title += " The score decided." if any(line.score is not None for line in explained.lines) else ""
+    told = [next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0]) for found in ranked]
+    tensors = explained.plan.graph.tensors
+    rows = folded((tensors[x.gap.tensor], (*_figures(x), REASONS[x.reason], time_or_nothing(x.exposed_ns))) for x in told)
+    title += of_each(rows[:ROWS])
     table = open_table(title, spare=("recompute", "uses", "idle", "score"))
     table.add_column("tensor")
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict")
     table.add_column("exposed", justify="right", no_wrap=True)
-    for found in ranked[:ROWS]:
-        line = next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
-        name = explained.plan.graph.tensors[line.gap.tensor].name
-        table.add_row(name, *_figures(line), REASONS[line.reason], time_or_nothing(line.exposed_ns), style=None if line.moved else "dim")
-    left = len(ranked) - ROWS
+    for name, says, places in rows[:ROWS]:
+        table.add_row(name, *says, style=None if told[places[0]].moved else "dim")
+    left = sum([len(row.places) for row in rows[ROWS:]])
     more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
@@ -177,22 +180,27 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
 
     ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
     """
+    graph = explained.plan.graph
+    tensors = [graph.tensors[line.gap.tensor] for line in explained.lines]
+    about = [
+        (
+            f"{tensor.kind.replace('_', ' ')}: {between(explained, x.gap)}",
+            x.why,
+            f"{x.figures.channel_pressure:.2f}",
+            _area(x.relief_byte_ns),
+        )
+        for tensor, x in zip(tensors, explained.lines, strict=True)
+    ]
+    rows = folded((t, (*_figures(x), *said, x.moved)) for t, x, said in zip(tensors, explained.lines, about, strict=True))
     title = "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided."
-    table = open_table(title, spare=("relief", "pressure", "uses", "recompute", "idle"))
+    table = open_table(title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle"))
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
         table.add_column(name, justify="right")
-    graph = explained.plan.graph
-    for line in explained.lines[:top]:
-        tensor = graph.tensors[line.gap.tensor]
-        table.add_row(
-            lines_of(tensor.name, f"{tensor.kind.replace('_', ' ')}: {between(explained, line.gap)}", line.why),
-            *_figures(line),
-            f"{line.figures.channel_pressure:.2f}",
-            _area(line.relief_byte_ns),
-            style=None if line.moved else "dim",
-        )
-    return Group(table, _more(len(explained.lines), top))
+    for name, _, places in rows[:top]:
+        line, (gap, why, *others) = explained.lines[places[0]], about[places[0]]
+        table.add_row(lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim")
+    return Group(table, _more(len(rows), top))
 
 
 def between(explained: Explanation, gap: Gap) -> str:
@@ -261,8 +269,7 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[:top]:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
-        length = human_time(wait.end_ns - wait.start_ns)
-        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), length, blamed)
+        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), human_time(wait.end_ns - wait.start_ns), blamed)
     return Group(table, _more(len(explained.waits), top))
 
 
@@ -333,13 +340,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         ],
         "channels": {
             name: {
-                "transfers": channel.transfers,
-                "bytes": channel.bytes,
-                "busy_ns": channel.busy_ns,
-                "queue_ns": channel.queue_ns,
-                "contention_ns": channel.contention_ns,
-                "exposed_ns": channel.exposed_ns,
-                "hidden_ns": channel.hidden_ns,
+                **{key: value for key, value in asdict(channel).items() if key != "utilization"},
                 "load": [round(share, 4) for share in explained.loads[name]],
             }
             for name, channel in result.channels.items()

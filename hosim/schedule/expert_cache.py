@@ -4,8 +4,9 @@ Once a gate has decided, those of the chosen experts that are not there are fetc
 gate is likely to choose are *predicted* and prefetched, as far as the cache has room; the rest once more when the ops of this decision
 have ended. So experts come while those before them and the attention before their gate compute.
 
-What makes room is the least recently used expert that is not pinned: chosen experts are, until their ops have ended, and predicted ones
-while others of the same prediction are prefetched. Where the cache does not hold all that one gate chose, those used later give way.
+What makes room is the least recently used expert, or the one used least often, that is not pinned: chosen experts are, until their ops
+have ended, and predicted ones while others of the same prediction are prefetched. The hottest experts may stay from the start to the end.
+Where the cache does not hold all that one gate chose, those used later give way.
 Experts are never written, so that a copy below stays valid and evicting one is a detach without a store.
 """
 
@@ -15,14 +16,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
 from hosim.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
 
-PREDICTORS = ("previous", "popular", "none", "perfect")
-"""What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it will choose (for comparison)."""
+PREDICTORS = ("previous", "popular", "none", "perfect", "predicted")
+"""What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it will choose (for comparison); a share of
+that, as a predictor of a known hit rate would find."""
+
+LRU, LFU, HOTTEST = KEEPS = ("lru", "lfu", "hottest")
+"""What gives way: the least recently used; the least frequently used, of equals the least recently used; and the hottest stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,16 @@ class Rule:
     """How experts are predicted: by one of :data:`PREDICTORS`, ``top`` of them (``None``: as many as the gate chose last).
 
     ``only_right`` prefetches of them what the gate will choose: what a replay is compared with to see what its wrong prefetches take.
+    ``predicted`` finds each chosen expert with probability ``hit_rate``, drawn by ``seed`` for each decision, and nothing else. ``keeps``
+    is one of :data:`KEEPS`.
     """
 
     predictor: str
     top: int | None = None
     only_right: bool = False
+    hit_rate: float = 1.0
+    seed: int = 0
+    keeps: str = LRU
 
 
 class Predictor:
@@ -63,11 +74,14 @@ class Predictor:
         self.counts[gate].update(chosen)
 
     def predict(self, visit: GateDecision) -> tuple[int, ...]:
-        """The experts predicted for a decision; only the predictor ``perfect`` looks at the decision itself."""
+        """The experts predicted for a decision; only the predictors ``perfect`` and ``predicted`` look at the decision itself."""
         last, counts = self.last[visit.gate], self.counts[visit.gate]
         top = len(last) if self.rule.top is None else self.rule.top
         if self.rule.predictor == "perfect":
             return visit.chosen
+        if self.rule.predictor == "predicted":
+            draw = Random(f"{self.rule.seed}/{visit.op}")
+            return tuple([e for e in visit.chosen if draw.random() < self.rule.hit_rate])
         if self.rule.predictor == "previous":
             return last[:top]
         if self.rule.predictor == "popular":
@@ -93,9 +107,38 @@ class ExpertTable:
     serves: Mapping[int, int]
     tight: frozenset[int]
     early: tuple[int | None, ...]
+    hot: tuple[int, ...] = ()
+    """Tensors that are in the cache from the start to the end."""
 
 
-def expert_table(graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Mapping[int, tuple[str, ...]]) -> ExpertTable:
+def chosen_before(routed: Routed) -> Counter[int]:
+    """By tensor, how often its expert was chosen in the trace before the graph's steps."""
+    counts = Counter[int]()
+    for step in routed.history:
+        for gate, chosen in enumerate(step):
+            counts.update([t for e in chosen for t in routed.experts[gate][e]])
+    return counts
+
+
+def hottest(routed: Routed, sizes: Mapping[int, int], room_bytes: int) -> tuple[int, ...]:
+    """The tensors of the experts that were chosen most often before, each expert whole, as far as they have room.
+
+    Without a trace before the graph's steps, those that are chosen most often in these. Of equals, the first gate's, and of its the first.
+    """
+    counts = chosen_before(routed) if routed.history else Counter([t for visit in routed.visits for t in visit.uses])
+    experts = [tensors for gate in routed.experts for tensors in gate if tensors]
+    kept: list[int] = []
+    for tensors in sorted(experts, key=lambda tensors: -max([counts[t] for t in tensors])):
+        size = sum([sizes[t] for t in tensors])
+        if size <= room_bytes:
+            room_bytes -= size
+            kept += tensors
+    return tuple(sorted(kept))
+
+
+def expert_table(
+    graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Mapping[int, tuple[str, ...]], hot: tuple[int, ...] = ()
+) -> ExpertTable:
     """What :class:`ExpertCache` looks up, for a realised graph."""
     order = graph.derived(HappensBefore)
     reveal: dict[int, int] = {}
@@ -113,7 +156,7 @@ def expert_table(graph: Graph, routed: Routed, cache_bytes: int, device: str, ho
         reveal.update(dict.fromkeys(ops[:1], v))
         if sum(graph.tensors[t].size_bytes for t in visit.uses) > cache_bytes:
             tight.update(ops)
-    return ExpertTable(graph, routed, cache_bytes, device, hops, reveal, serves, frozenset(tight), tuple(early))
+    return ExpertTable(graph, routed, cache_bytes, device, hops, reveal, serves, frozenset(tight), tuple(early), hot)
 
 
 class ExpertCache:
@@ -132,8 +175,10 @@ class ExpertCache:
         self.again: dict[int, int] = {}  # by op, the decision that is predicted before it
         self.order = table.graph.derived(HappensBefore)
         self.sizes = {t: table.graph.tensors[t].size_bytes for t in table.routed.marked}
-        self.here: dict[int, None] = {}
-        self.used = 0
+        self.here: dict[int, None] = dict.fromkeys(table.hot)
+        self.used = sum([self.sizes[t] for t in table.hot])
+        self.kept = frozenset(table.hot)
+        self.uses = chosen_before(table.routed)
         self.pinned: dict[int, tuple[int, ...]] = {}  # chosen, with the ops that must have ended before it goes
         self.fetches = [] if fetches is None else fetches
         for v, visit in enumerate(table.routed.visits):
@@ -150,6 +195,7 @@ class ExpertCache:
             v = table.reveal[op]
             visit = table.routed.visits[v]
             self.predictor.learn(visit.gate, visit.chosen)
+            self.uses.update(visit.uses.keys())
             self.pinned.update(visit.uses)
             served = self._serve(op, v, view, decisions)
             if v + 1 < len(table.routed.visits) and not (served and self._prefetch(v + 1, view, decisions)):
@@ -186,7 +232,8 @@ class ExpertCache:
     def _predict_again(self, v: int) -> None:
         """Look at decision ``v`` where the ops of the one before have ended."""
         op = self.table.early[v]
-        if op is not None and self.predictor.rule.predictor != "none":
+        rule, visit = self.predictor.rule, self.table.routed.visits[v]
+        if op is not None and (self.predictor.predict(visit) if rule.predictor == "predicted" else rule.predictor != "none"):
             self.again[op] = v
             self.inspected.add(op)
 
@@ -259,13 +306,14 @@ class ExpertCache:
         return True
 
     def _victims(self, spared: Iterable[int], view: MemoryView, pinned: bool = False) -> Iterator[int]:
-        """What may be evicted, the least recently used first; then ``pinned`` ones, the one used last first."""
-        kept = set(spared)
+        """What may be evicted, the least recently or least often used first; then ``pinned`` ones, the one used last first."""
+        kept = self.kept.union(spared)
 
         def may_go(t: int) -> bool:
             return t not in kept and view.is_resident(t) and not view.is_busy(t)
 
-        yield from (t for t in list(self.here) if t not in self.pinned and may_go(t))
+        first = sorted(self.here, key=self.uses.__getitem__) if self.predictor.rule.keeps == LFU else list(self.here)
+        yield from (t for t in first if t not in self.pinned and may_go(t))
         if pinned:
             later = sorted((t for t in self.pinned if t in self.here), key=lambda t: self.pinned[t], reverse=True)
             yield from (t for t in later if may_go(t))

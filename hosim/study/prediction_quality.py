@@ -114,8 +114,8 @@ def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = No
         wrong_ns=_channel_ns(result, fetches, wrong),
         makespan_ns=result.makespan_ns,
         right_ns=makespan(replace(deciding.rule, only_right=True)),
-        perfect_ns=makespan(Rule("perfect")),
-        none_ns=makespan(Rule("none")),
+        perfect_ns=makespan(replace(deciding.rule, predictor="perfect")),
+        none_ns=makespan(replace(deciding.rule, predictor="none")),
     )
 
 

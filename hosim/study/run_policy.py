@@ -10,11 +10,12 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, illegal_plan
+from hosim.expert_routing import META as ROUTING
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
-from hosim.notes import Note, notes
+from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note, notes
 from hosim.result import IN_TIME, LEDGER, Result
 from hosim.study.policy_choice import PolicyChoice
 
@@ -46,7 +47,10 @@ def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
     """
     check_measured_on(graph, hardware)
     made = choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
-    return replace(made, notes=(*made.notes, str(Note("slower", choice.policy.slower)))) if choice.policy.slower else made
+    said = [Note("slower", choice.policy.slower)] if choice.policy.slower else []
+    if graph.meta.get(ROUTING) and not any([line.startswith(f"{KNEW}: ") for line in made.notes]):
+        said.append(Note(KNEW, CLAIRVOYANT if made.runtime is None or choice.policy.foresees else ON_DEMAND))
+    return replace(made, notes=(*made.notes, *map(str, said))) if said else made
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:

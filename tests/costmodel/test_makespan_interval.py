@@ -201,3 +201,9 @@ def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
     assert all(0 <= part <= 1 for part in SHARED.values())
     # the less is measured, the less is known
     assert known["table"]["gemm"] < known[_OWN]["gemm"] < known[_OTHER]["gemm"] < known["guess"]["attention"]
+
+
+def test_draws_of_a_routing_are_as_unsure_as_the_copies_that_they_bring() -> None:
+    # of 1000 ns 400 wait for copies, whose rates spread by a tenth and whose number by a fifth
+    spread = makespan_spread({}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, draws=0.2)
+    assert spread == pytest.approx(0.4 * sqrt(0.01 + 0.04))

@@ -12,7 +12,7 @@ from wholes import wholes
 import hosim
 from hosim.analysis.liveness import static_peak
 from hosim.engine.resident_step import resident_step
-from hosim.errors import InputError
+from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
 from hosim.models.build import build
 
@@ -128,6 +128,33 @@ def test_every_answer_says_who_sees_what_gates_choose() -> None:
     frame = hosim.compare({"model": "qwen3-30b-a3b", "phase": "decode", "layers": 1}, "h100", "static_split,hybrid")
     assert [line.partition(":")[0] for line in frame.attrs["notes"]].count("routing") == 1
     assert not any([line.startswith("routing") for line in hosim.compare("gpt2:phase=decode", "h100", "resident").attrs["notes"]])
+
+
+def test_the_interval_has_the_spread_of_draws() -> None:
+    """Four tokens choose fewer experts of 128 than are expected of even choices; one token chooses eight in every draw."""
+    asked: dict[str, Any] = {"model": "qwen3-30b-a3b", "phase": "decode", "layers": 2, "experts_home": "ddr"}
+    one, four = (hosim.compare({**asked, "batch": batch}, "h100", "static_split", budget="2GiB") for batch in (1, 4))
+    assert not [line for line in one.attrs["notes"] if line.startswith("draws: ")]
+    (line,) = [line for line in four.attrs["notes"] if line.startswith("draws: ")]
+    assert "more or fewer experts to move, which is in the interval" in line
+    graph = build("x", {**asked, "batch": 4})
+    without = Graph(graph.name, graph.tensors, graph.ops, {**graph.meta, "routing": {**graph.meta["routing"], "spread": 0}})
+    (wide,), (narrow,) = four.to_dict("records"), hosim.compare(without, "h100", "static_split", budget="2GiB").to_dict("records")
+    assert wide["makespan_ns"] == narrow["makespan_ns"]
+    assert wide["makespan_low_ns"] < narrow["makespan_low_ns"] < narrow["makespan_high_ns"] < wide["makespan_high_ns"]
+    odd = Graph(graph.name, graph.tensors, graph.ops, {**graph.meta, "routing": {**graph.meta["routing"], "spread": "much"}})
+    with pytest.raises(GraphError, match=r"meta.routing.spread: expected a share of at least 0, got 'much'"):
+        hosim.compare(odd, "h100", "static_split")
+
+
+@pytest.mark.parametrize("given", [{"routing": {"steps": 4}, "layers": 4}, {"batch": 4, "layers": 2}])
+def test_other_draws_are_in_the_interval(given: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"model": "qwen3-30b-a3b", "phase": "decode", "experts_home": "ddr", **given}
+    rows = []
+    for seed in range(4):
+        drawn = {**asked, "routing": {**given.get("routing", {}), "seed": seed}}
+        rows += hosim.compare(drawn, "h100", "hybrid", budget="1GiB").to_dict("records")
+    assert all([rows[0]["makespan_low_ns"] <= row["makespan_ns"] <= rows[0]["makespan_high_ns"] for row in rows])
 
 
 def test_experts_and_blocks_are_chosen_in_one_step() -> None:

@@ -10,7 +10,7 @@ from hosim.errors import GraphError, InputError
 from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_routing, reading, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
-from hosim.models.routing_draw import _draw, generate
+from hosim.models.routing_draw import Chosen, _draw, draw_spread, generate
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 
@@ -366,3 +366,46 @@ def test_a_draw_that_rounding_has_left_over() -> None:
             return 1.0
 
     assert _draw(Last(), {3: 0.25, 1: 0.5, 2: 0.25}) == 2
+
+
+# -------------------------------------------------------------------------------------------------------- how far draws differ
+
+
+def spread_of(experts: int, count: int, tokens: int, top: int, gates: int = 1, steps: int = 1, **drawn: float) -> float:
+    """That of gates whose trace has ``count`` experts."""
+    routing = moe_toy.routing(gates, experts, [tuple(tuple(range(count)) for _ in range(gates))] * steps)
+    return draw_spread(
+        routing, [Chosen(count, tokens, top)] * gates, seed=1, zipf=drawn.get("zipf", 0.0), persistence=drawn.get("persistence", 0.0)
+    )
+
+
+def test_one_token_chooses_as_many_experts_in_every_draw() -> None:
+    assert spread_of(8, 2, 1, 2) == spread_of(8, 2, 1, 2, gates=3, zipf=1.0) == 0
+
+
+def test_tokens_of_one_step_may_choose_the_same_experts() -> None:
+    """Two tokens of one expert out of two each: one or two, as likely. 1.5 on average, half an expert to either side, of the two here."""
+    assert spread_of(2, 2, 2, 1) == pytest.approx(((0.5 / 2) ** 2 + (0.5 / 2) ** 2) ** 0.5, abs=0.06)
+    # of four gates alike the mean is as far off, and the deviation half as large
+    assert spread_of(2, 2, 2, 1, gates=4) == pytest.approx(((0.5 / 2) ** 2 + (0.5 / 2) ** 2 / 4) ** 0.5, abs=0.06)
+
+
+def test_what_was_chosen_in_the_step_before_does_not_come_again() -> None:
+    """A token that keeps its choice needs its expert once: of a trace that changes every time others have a quarter."""
+    changing = moe_toy.routing(1, 4, [((n,),) for n in range(4)])
+    assert draw_spread(changing, [Chosen(1, 1, 1)], seed=0, zipf=0.0, persistence=1.0) == pytest.approx(3 / 4)
+
+
+def test_popular_experts_are_shared_by_tokens() -> None:
+    assert spread_of(64, 26, 4, 8, gates=8, zipf=2.0) > spread_of(64, 26, 4, 8, gates=8) > 0
+
+
+def test_measured_regularities_are_draws() -> None:
+    """docs/formats.md: what a zipf and a persistence say of a trace, by the draws themselves."""
+    graph, gates = (lambda routing: (routing.graph, routing.gates))(moe_toy.routing(2, 64))
+    popular = generate(graph, gates, steps=1500, top=8, zipf=0.76, persistence=0.0)
+    used = Counter(e for step in popular.steps for e in step[0])
+    assert sum(sorted(used.values(), reverse=True)[:32]) / used.total() == pytest.approx(0.75, abs=0.02)
+    sticky = generate(graph, gates, steps=1500, top=4, zipf=0.0, persistence=0.41)
+    again = [len(set(a[0]) & set(b[0])) / 4 for a, b in zip(sticky.steps, sticky.steps[1:], strict=False)]
+    assert sum(again) / len(again) == pytest.approx(0.45, abs=0.02)

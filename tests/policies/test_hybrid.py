@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import moe_toy
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
 
@@ -26,6 +28,8 @@ from hosim.policies.own.hybrid import Deciding, as_started
 from hosim.result import Result
 from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
 from hosim.schedule.order_of_uses import plan_for
+from hosim.study.compare import compare
+from hosim.study.policy_choice import parse_choice
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE
@@ -190,8 +194,8 @@ def test_experts_without_a_home_below_live_in_the_fastest_tier_or_where_the_rule
         replace(down, name="pool_write", destination="pool", bandwidth_bytes_per_s=2 * down.bandwidth_bytes_per_s),
     )
     machine = replace(toy, tiers=(*toy.tiers, pool), channels=(*toy.channels, *ways))
-    for settings, tier in (({}, "pool"), ({"placement": "nearest"}, "ddr")):
-        assert set(plan(graph, hardware=machine, cache_bytes=100, **settings).initial.values()) == {(tier,)}
+    for asked, tier in (({}, "pool"), ({"placement": "nearest"}, "ddr")):
+        assert set(plan(graph, hardware=machine, cache_bytes=100, **asked).initial.values()) == {(tier,)}
 
 
 def test_experts_two_hops_away() -> None:
@@ -207,6 +211,117 @@ def test_experts_two_hops_away() -> None:
     result, fetched = run(plan(graph, hardware=far), hardware=far)
     assert fetched == ["w0.0?", "w0.1"]
     assert result.stall_ns["transfer"] == 2 * EXPERT
+
+
+# ------------------------------------------------------------------------------------------------ what is kept, what is known
+
+
+def missed(trace: list[tuple[int, ...]], capacity: int, *, often: bool) -> list[int]:
+    """What a cache of so many experts fetches: a simulation of its own. ``often``: the least frequently used gives way."""
+    held: list[int] = []  # the least recently used first
+    found = []
+    for at, chosen in enumerate(trace):
+        for e in chosen:
+            if e in held:
+                held.append(held.pop(held.index(e)))
+        for e in chosen:
+            if e in held:
+                continue
+            found.append(e)
+            if len(held) == capacity:
+                may_go = [h for h in held if h not in chosen]
+                times = {h: sum([h in step for step in trace[: at + 1]]) for h in may_go}
+                held.remove(min(may_go, key=lambda h: times[h]) if often else may_go[0])
+            held.append(e)
+    return found
+
+
+TRACES = st.integers(1, 2).flatmap(
+    lambda top: st.lists(
+        st.lists(st.integers(0, 4), min_size=top, max_size=top, unique=True).map(lambda c: tuple(sorted(c))), min_size=1, max_size=9
+    )
+)
+
+
+def fetched_by(trace: list[tuple[int, ...]], capacity: int, **given) -> list[int]:
+    made = plan(realise(one_layer(*trace), range(len(trace))), cache_bytes=capacity * EXPERT, predictor="none", **given)
+    return [int(name.rpartition(".")[2]) for name in run(made)[1]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(TRACES, st.integers(2, 5))
+def test_what_gives_way(trace: list[tuple[int, ...]], capacity: int) -> None:
+    by_time, by_count = fetched_by(trace, capacity), fetched_by(trace, capacity, keeps="lfu")
+    assert by_time == missed(trace, capacity, often=False)
+    assert by_count == missed(trace, capacity, often=True)
+    assert len(fetched_by(trace, capacity + 1)) <= len(by_time)  # a stack algorithm
+
+
+@settings(max_examples=25, deadline=None)
+@given(TRACES, st.integers(2, 5), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 3))
+def test_a_prediction_of_a_known_hit_rate(trace: list[tuple[int, ...]], capacity: int, hit_rate: float, seed: int) -> None:
+    graph = realise(one_layer(*trace), range(len(trace)))
+    result, fetched = run(plan(graph, cache_bytes=capacity * EXPERT, predictor="predicted", hit_rate=hit_rate, seed=seed))
+    assert not {int(name[3:-1]) for name in fetched if name.endswith("?")} - {e for step in trace for e in step}
+    if hit_rate in (0.0, 1.0):
+        known = run(plan(graph, cache_bytes=capacity * EXPERT, predictor="perfect" if hit_rate else "none"))
+        assert (result.makespan_ns, result.stall_ns, fetched) == (known[0].makespan_ns, known[0].stall_ns, known[1])
+
+
+def test_how_many_are_predicted() -> None:
+    """Of 400 decisions with a hit rate of 0.7 and room for nothing but one expert."""
+    trace = [(n % 5,) for n in range(400)]
+    _, fetched = run(plan(realise(one_layer(*trace), range(400)), cache_bytes=EXPERT, predictor="predicted", hit_rate=0.7))
+    assert len(fetched) == 400
+    assert sum([name.endswith("?") for name in fetched]) == pytest.approx(280, abs=40)
+
+
+def test_the_hottest_stay() -> None:
+    # before: 1 twice, 3 and 0 once; two of the three places are for what stays, 1 and 0; 2 and 4 pass through the third
+    trace = [(1,), (3,), (0,), (1,), (2,), (0,), (4,), (2,), (1,), (0,)]
+    made = plan(realise(one_layer(*trace), range(4, 10)), cache_bytes=3 * EXPERT, predictor="none", keeps="hottest")
+    result, fetched = run(made)
+    assert fetched == ["w0.2", "w0.4", "w0.2"]
+    assert {made.graph.tensors[t].name for t, where in made.initial.items() if "hbm" in where} == {"w0.0", "w0.1"}
+    assert "counted over the steps before" in result.notes[-1]
+    # without steps before, over these: 0 and 2 twice, 1 and 4 once
+    itself = plan(realise(one_layer(*trace[4:]), range(6)), cache_bytes=3 * EXPERT, predictor="none", keeps="hottest")
+    assert run(itself)[1] == ["w0.4", "w0.1"]
+    assert "which no run knows" in run(itself)[0].notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("static_split", "(clairvoyant)"),
+        ("belady", "(clairvoyant)"),
+        ("on_demand", "(on demand)"),
+        ("hybrid", "(predicted: previous)"),
+        ("hybrid:predictor=none", "(on demand)"),
+        ("hybrid:predictor=perfect:keeps=lfu", "the least frequently used give way"),
+        ("hybrid:predictor=predicted:hit_rate=0.9:seed=2", "90% of what each gate chooses before it does, drawn with seed 2"),
+        ("hybrid:keeps=hottest", "(hottest)"),
+    ],
+)
+def test_every_result_says_what_its_plan_knew(policy: str, said: str) -> None:
+    graph = realise(one_layer((0,), (1,), (0,)), range(3))
+    (result,) = compare(graph, moe_toy.machine(), [parse_choice(policy)], 200)
+    (line,) = [line for line in result.notes if line.startswith("knew: ")]
+    assert said in line
+    (alone,) = compare(moe_toy.graph(1, 2), moe_toy.machine(), [parse_choice("static_split")], 200)
+    assert not [line for line in alone.notes if line.startswith("knew: ")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"keeps": "fifo"}, "keeps: expected one of lru, lfu, hottest, got 'fifo'"),
+        ({"hit_rate": 1.5}, "hit_rate: expected a share from 0 to 1, got 1.5"),
+    ],
+)
+def test_values_that_hybrid_has_not(wrong: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(realise(one_layer((0,)), 0), **wrong)
 
 
 # ---------------------------------------------------------------------------------------------------------------- backbone
@@ -346,5 +461,7 @@ def test_the_default_cache_shrinks_until_the_backbone_fits() -> None:
 
 
 def test_an_unknown_predictor() -> None:
-    with pytest.raises(InputError, match="policy hybrid: predictor: expected one of previous, popular, none, perfect, got 'oracle'"):
+    with pytest.raises(
+        InputError, match="policy hybrid: predictor: expected one of previous, popular, none, perfect, predicted, got 'oracle'"
+    ):
         plan(realise(one_layer((0,)), 0), predictor="oracle")

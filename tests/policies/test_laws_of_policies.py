@@ -24,7 +24,8 @@ _TEXTS = {
     "placement": ("fastest", "nearest", "balanced", "by_kind", "by_kind/parameter=nvme"),
     "kinds": ("parameter", "parameter/expert", "kv_cache/optimizer_state"),
     "spread": ("even", "first", "last"),
-    "predictor": ("previous", "popular", "none"),
+    "predictor": ("previous", "popular", "none", "predicted"),
+    "keeps": ("lru", "lfu", "hottest"),
 }
 _FEW = {"hyperoffload": 5, "hybrid": 4, "optimal": 3}
 """Examples of policies that take long."""

@@ -23,9 +23,22 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.expert_routing import Routed, routed
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner.hyperoffload import pipeline
 from hosim.result import Timeline
-from hosim.schedule.expert_cache import PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table
+from hosim.schedule.expert_cache import (
+    HOTTEST,
+    KEEPS,
+    LFU,
+    LRU,
+    PREDICTORS,
+    ExpertCache,
+    ExpertTable,
+    Fetch,
+    Rule,
+    expert_table,
+    hottest,
+)
 from hosim.schedule.lower_tiers import route, space_below
 from hosim.schedule.placement import FASTEST, PLANNED, Placement, planned_placement
 from hosim.units import human_size
@@ -57,6 +70,9 @@ def plan(
     cache_bytes: int | None,
     predictor: str,
     top: int | None,
+    hit_rate: float = 1.0,
+    seed: int = 0,
+    keeps: str = LRU,
     placement: str = PLANNED,
 ) -> Plan:
     """The plan; its ``runtime`` is a :class:`Deciding`.
@@ -64,11 +80,16 @@ def plan(
     Without ``cache_bytes`` the cache is what the backbone leaves when nothing of it moves, but at least twice what the largest decision
     chooses (what is used, and what comes), or where that leaves too little for the backbone, once, or what the largest op uses. Experts and
     blocks of a cache without a home below live in the fastest tier with room, unless ``placement`` names another rule, which is the
-    backbone's, too. Raises
-    :class:`InfeasibleError` where the backbone does not fit beside the cache, :class:`InputError` for an unknown predictor.
+    backbone's, too. With ``keeps`` "hottest" as much of the cache as the largest decision does not need holds the experts that are chosen
+    most often, from the start to the end. Raises
+    :class:`InfeasibleError` where the backbone does not fit beside the cache, :class:`InputError` for a value that a parameter has not.
     """
-    if predictor not in PREDICTORS:
-        raise InputError(f"expected one of {', '.join(PREDICTORS)}, got {predictor!r}", where="policy hybrid: predictor")
+    for key, value, known in (("predictor", predictor, PREDICTORS), ("keeps", keeps, KEEPS)):
+        if value not in known:
+            raise InputError(f"expected one of {', '.join(known)}, got {value!r}", where=f"policy hybrid: {key}")
+    if hit_rate > 1:
+        raise InputError(f"expected a share from 0 to 1, got {hit_rate:g}", where="policy hybrid: hit_rate")
+    decides = Rule(predictor, top, False, hit_rate, seed, keeps)
     rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
     if dynamic is None or not dynamic.marked or (cache_bytes is None and _all_fits(graph, dynamic, hardware, budget_bytes)):
@@ -91,13 +112,31 @@ def plan(
             continue
         timeline = replay(found, hardware, budget_bytes - cache, record=True).timeline
         assert timeline is not None
-        initial = {**found.initial, **{t: (tier,) for t, tier in homes.items()}}
+        hot = hottest(dynamic, {t: graph.tensors[t].size_bytes for t in homes}, cache - sizes.decision) if keeps == HOTTEST else ()
+        device = hardware.device_tier
+        initial = {**found.initial, **{t: (device, tier) if t in hot else (tier,) for t, tier in homes.items()}}
         hops = {t: route(hardware, [tier], hardware.device_tier) for t, tier in homes.items()}
         static = Plan(graph, "hybrid", tuple(as_started(found, timeline, hardware.device_tier)), initial)
-        kept = expert_table(graph, dynamic, cache, hardware.device_tier, hops)
-        return replace(static, runtime=Deciding(kept, Rule(predictor, top)))
+        kept = expert_table(graph, dynamic, cache, device, hops, hot)
+        return replace(static, runtime=Deciding(kept, decides), notes=(str(Note(KNEW, _knew(decides, kept))),))
     assert refused is not None
     raise refused
+
+
+def _knew(rule: Rule, table: ExpertTable) -> str:
+    """What the plan knows of what gates choose, and when; and what stays in the cache."""
+    by = {
+        "previous": "each gate's last choice, as a guess at its next one (predicted: previous)",
+        "popular": "each gate's most frequent choices so far, as a guess at its next one (predicted: popular)",
+        "none": ON_DEMAND,
+        "perfect": CLAIRVOYANT,
+        "predicted": f"{rule.hit_rate:.0%} of what each gate chooses before it does, drawn with seed {rule.seed} (predicted)",
+    }[rule.predictor]
+    if rule.keeps != HOTTEST:
+        return f"{by}; {'the least frequently used' if rule.keeps == LFU else 'the least recently used'} give way"
+    size = human_size(sum([table.graph.tensors[t].size_bytes for t in table.hot]))
+    trace = "the steps before" if table.routed.history else "these very steps, which no run knows"
+    return f"{by}; {size} of the experts that were chosen most often stay, counted over {trace} (hottest)"
 
 
 def _all_fits(graph: Graph, dynamic: Routed, hardware: Hardware, budget_bytes: int) -> bool:

@@ -1,0 +1,51 @@
+"""Rows of tables about tensors: parts of one whole of which a table says the same are one row, ``experts[0..255] (248 parts)``.
+
+Figures for machines name each part. (:mod:`hosim.gate.folding` folds names without loss, for files that are read again.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from hosim.graph_parts import Tensor
+
+
+class FoldedRow(NamedTuple):
+    """A row: the name of a tensor or of parts of one, what the table says of each, and the places of the rows that it stands for."""
+
+    name: str
+    says: tuple[Hashable, ...]
+    places: tuple[int, ...]
+
+
+def folded(rows: Iterable[tuple[Tensor, tuple[Hashable, ...]]]) -> list[FoldedRow]:
+    """The rows, each at the place of the first that it stands for."""
+    tensors: list[Tensor] = []
+    alike: dict[tuple[str, tuple[Hashable, ...]], list[int]] = {}
+    for place, (tensor, says) in enumerate(rows):
+        tensors.append(tensor)
+        alike.setdefault((tensor.of or tensor.name, says), []).append(place)
+    return [FoldedRow(_named([tensors[k] for k in places]), says, tuple(places)) for (_, says), places in alike.items()]
+
+
+def of_each(rows: Sequence[FoldedRow]) -> str:
+    """What a title says where a row stands for several parts; empty if none does."""
+    return " The figures of several parts are those of each." if any([len(row.places) > 1 for row in rows]) else ""
+
+
+def _named(tensors: Sequence[Tensor]) -> str:
+    """One name for some parts of a tensor: the first and the last of numbers, every other name.
+
+    >>> _named([Tensor(f"w[{k}]", 1) for k in (2, 0, 11)]), _named([Tensor("k[past]", 9), Tensor("k[new]", 1)]), _named([Tensor("b", 1)])
+    ('w[0..11] (3 parts)', 'k[past, new] (2 parts)', 'b')
+    """
+    names = list(dict.fromkeys([tensor.name for tensor in tensors]))
+    if len(names) == 1:
+        return names[0]
+    whole = tensors[0].of or tensors[0].name
+    parts = [name.removeprefix(f"{whole}[").removesuffix("]") for name in names]
+    if all([part.isascii() and part.isdecimal() for part in parts]):
+        numbers = sorted(map(int, parts))
+        parts = [f"{numbers[0]}..{numbers[-1]}"]
+    return f"{whole}[{', '.join(parts)}] ({len(names):,} parts)"
