@@ -25,8 +25,8 @@ _IDLE_ROUNDS, _LARGE = 2, 40_000
 _BRANCHES, _BRANCH_WORK, _BRANCH_ROUNDS = 32, 80_000, 2
 """Solutions with shares decided: so many at most, fewer of larger programs, each with so many rounds of rows."""
 
-_ROWS = 200
-"""Rows that are added at once, those that are broken most."""
+_ROWS, _SMALL, _MORE_ROWS = 40, 10_000, 200
+"""Rows that are added at once, those that are broken most; and where the rows of the program have more coefficients than the second."""
 
 _SLIGHT = 1e-6
 """What counts as broken, or as neither 0 nor 1."""
@@ -165,7 +165,7 @@ class BoundSearch:
                 room = self._room_of_all(x[of.end_of_step])
             broken = np.argwhere(load > room + _SLIGHT)
             found += [(float(load[i, j] - room[i, j]), number, int(i), int(j)) for i, j in broken if (number, i, j) not in self._done]
-        for _, number, i, j in sorted(found, reverse=True)[:_ROWS]:
+        for _, number, i, j in sorted(found, reverse=True)[: _ROWS if self._of.program.entries <= _SMALL else _MORE_ROWS]:
             self._done.add((number, i, j))
             self._add_row(*self._limits[number], i, j)
         return len(found)
