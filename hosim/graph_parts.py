@@ -103,6 +103,15 @@ class Tensor:
             object.__setattr__(self, "persistent", self.kind in PERSISTENT_KINDS)
 
     @property
+    def whole(self) -> str:
+        """The name of the tensor that it is a part of; its own, if it is whole.
+
+        >>> Tensor("k_cache[past]", 40, of="k_cache").whole, Tensor("w", 40).whole
+        ('k_cache', 'w')
+        """
+        return self.of or self.name
+
+    @property
     def survives(self) -> bool:
         """Whether it outlives the step: it is persistent, or of kind ``output``."""
         return bool(self.persistent) or self.kind == "output"

@@ -11,5 +11,5 @@ def wholes(graph: Graph, which: Callable[[Tensor], bool] = lambda tensor: True) 
     found = Counter[str]()
     for tensor in graph.tensors:
         if which(tensor):
-            found[tensor.of or tensor.name] += tensor.size_bytes
+            found[tensor.whole] += tensor.size_bytes
     return dict(found)

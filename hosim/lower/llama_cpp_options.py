@@ -104,9 +104,9 @@ def _held(plan: Plan, device: str) -> dict[str, tuple[int, int]]:
     for t in graph.initial:
         tensor = graph.tensors[t]
         if tensor.kind in _WEIGHTS:
-            there, away = held.get(tensor.of, (0, 0))
+            there, away = held.get(tensor.whole, (0, 0))
             is_there = device in residency.get(t, ())
-            held[tensor.of] = (there + tensor.size_bytes, away) if is_there else (there, away + tensor.size_bytes)
+            held[tensor.whole] = (there + tensor.size_bytes, away) if is_there else (there, away + tensor.size_bytes)
     return held
 
 
@@ -148,7 +148,7 @@ def _layers_on_device(plan: Plan, of: Sequence[int], count: int, below: Mapping[
     weights: dict[int, list[int]] = {}
     for name, is_below in below.items():
         for n in _layers_named(name) if not _is_expert(name) else ():
-            size = sum([tensor.size_bytes for tensor in graph.tensors if tensor.of == name])
+            size = sum([tensor.size_bytes for tensor in graph.tensors if tensor.whole == name])
             weights.setdefault(n, [0, 0])[is_below] += size
     return [all(said[n]) if n in said else weights.get(n, [1, 0])[0] >= weights.get(n, [1, 0])[1] for n in range(count)]
 

@@ -25,7 +25,7 @@ def folded(rows: Iterable[tuple[Tensor, tuple[Hashable, ...]]]) -> list[FoldedRo
     alike: dict[tuple[str, tuple[Hashable, ...]], list[int]] = {}
     for place, (tensor, says) in enumerate(rows):
         tensors.append(tensor)
-        alike.setdefault((tensor.of or tensor.name, says), []).append(place)
+        alike.setdefault((tensor.whole, says), []).append(place)
     return [FoldedRow(_named([tensors[k] for k in places]), says, tuple(places)) for (_, says), places in alike.items()]
 
 
@@ -43,7 +43,7 @@ def _named(tensors: Sequence[Tensor]) -> str:
     names = list(dict.fromkeys([tensor.name for tensor in tensors]))
     if len(names) == 1:
         return names[0]
-    whole = tensors[0].of or tensors[0].name
+    whole = tensors[0].whole
     parts = [name.removeprefix(f"{whole}[").removesuffix("]") for name in names]
     if all([part.isascii() and part.isdecimal() for part in parts]):
         numbers = sorted(map(int, parts))

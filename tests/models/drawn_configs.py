@@ -216,6 +216,6 @@ def sizes_of_builder(kind, config, **run):
     graph = hosim.load({"model": {"model_type": kind, **config, "dtype": "bfloat16"}, "sequence": 64, "routing": None, **run})
     found = Counter()
     for tensor in graph.tensors:
-        if tensor.kind in ("parameter", "expert") and not (kind in NO_CAUSAL and (tensor.of or tensor.name) == "lm_head.weight"):
-            found[tensor.of or tensor.name] += tensor.size_bytes // 2
+        if tensor.kind in ("parameter", "expert") and not (kind in NO_CAUSAL and tensor.whole == "lm_head.weight"):
+            found[tensor.whole] += tensor.size_bytes // 2
     return found

@@ -28,7 +28,7 @@ def held(graph: Graph) -> dict[str, int]:
 
 def used(graph: Graph, whole: str) -> set[str]:
     """The parts of a tensor that ops use."""
-    return {tensor.name for tensor, users in zip(graph.tensors, graph.users, strict=True) if (tensor.of or tensor.name) == whole and users}
+    return {tensor.name for tensor, users in zip(graph.tensors, graph.users, strict=True) if tensor.whole == whole and users}
 
 
 @settings(max_examples=40, deadline=None)

@@ -41,7 +41,7 @@ def test_every_row_is_in_one(listed: list[tuple[str, int]]) -> None:
     assert all([a.places[0] < b.places[0] for a, b in pairwise(found)])
     for name, says, places in found:
         assert {rows[k][1] for k in places} == {says}
-        assert len({rows[k][0].of or rows[k][0].name for k in places}) == 1
+        assert len({rows[k][0].whole for k in places}) == 1
         assert name == rows[places[0]][0].name if len(places) == 1 else name.endswith(f"({len(places)} parts)")
 
 

@@ -109,14 +109,14 @@ def units(graph: Graph) -> list[list[list[int]]]:
     whole: dict[str, list[int]] = {}
     for t in sorted(used, key=lambda t: (used[t], -graph.tensors[t].size_bytes, t)):  # a product before its bias
         if graph.tensors[t].size_bytes:
-            whole.setdefault(graph.tensors[t].of, []).append(t)
+            whole.setdefault(graph.tensors[t].whole, []).append(t)
     layers = layers_of(graph, set(used))
     by_layer: dict[str, list[list[int]]] = {}
     for weight in whole.values():
         by_layer.setdefault(layers[weight[0]], []).append(weight)
     found: list[list[list[int]]] = []
     for layer, listed in by_layer.items():
-        of_attention = [n for n, weight in enumerate(listed) if _ATTENTION.search(graph.tensors[weight[0]].of)]
+        of_attention = [n for n, weight in enumerate(listed) if _ATTENTION.search(graph.tensors[weight[0]].whole)]
         end = of_attention[-1] + 1 if of_attention else 0
         for unit in filter(None, (listed[:end], listed[end:])):
             norms = [] if layer.endswith("+") else [weight for weight in unit if graph.ops[used[weight[0]]].kind in _NORMS]

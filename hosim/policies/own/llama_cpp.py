@@ -157,13 +157,13 @@ def _initial(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
     for t in graph.initial:
         tensor = graph.tensors[t]
         if graph.users[t]:
-            used.setdefault(tensor.of, set()).update([tier_of(graph.ops[i], hardware) for i in graph.users[t]])
-            free[tensor.of] = tensor.home in (None, device)
+            used.setdefault(tensor.whole, set()).update([tier_of(graph.ops[i], hardware) for i in graph.users[t]])
+            free[tensor.whole] = tensor.home in (None, device)
     found = {}
     for t in graph.initial:
         tensor = graph.tensors[t]
-        own = {tier_of(graph.ops[i], hardware) for i in graph.users[t]} or used.get(tensor.of, set())
-        if free.get(tensor.of) and (own != {device} or not graph.users[t]):
+        own = {tier_of(graph.ops[i], hardware) for i in graph.users[t]} or used.get(tensor.whole, set())
+        if free.get(tensor.whole) and (own != {device} or not graph.users[t]):
             found[t] = tuple(sorted(own, key=lambda tier: (tier != device, tier)))
     return found
 
@@ -258,7 +258,7 @@ class _Layers:
 
     def _overridden(self, i: int, weights: Sequence[int], split: Split) -> bool | None:
         """Where ``override_tensor`` has an op's weights; ``None``: nowhere."""
-        held = dict.fromkeys([self.graph.tensors[t].of for t in weights])
+        held = dict.fromkeys([self.graph.tensors[t].whole for t in weights])
         unknown = [tensor for tensor in held if not gguf_names(tensor)]
         if unknown:
             raise InputError(f"no name in a GGUF is known for tensor {unknown[0]!r}, so that no pattern can be searched in it", where=_OT)
