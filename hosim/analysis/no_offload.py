@@ -34,6 +34,7 @@ def no_offload(
     not to: where the fastest plan takes longer than the devices that would hold everything take together, if each takes as long as one
     device with everything resident. As many devices that divide the work take no more than that. So must what a plan takes that moves
     tensors in parts, ``least_ns`` (:func:`hosim.analysis.strongest_rival.least_in_parts`).
+    Where ops may run on another processor the link is not judged.
     """
     if graph.elsewhere:
         return None  # such a step moves tensors in any case
@@ -42,6 +43,8 @@ def no_offload(
     devices = -(-resident_bytes // budget_bytes)
     if devices == 1:
         return NoOffload("fits", resident_ns, resident_bytes, 1, fastest_ns)
+    if any([op.also_on for op in graph.ops]):
+        return None  # a plan may compute where tensors lie: it is not the link that takes its time
     times = [ns for ns in (fastest_ns, least_ns) if ns is not None]
     slow = fastest_ns is not None and min(times) > devices * resident_ns
     return NoOffload("link", resident_ns, resident_bytes, devices, fastest_ns) if slow else None

@@ -52,6 +52,16 @@ def test_not_to_offload_is_the_answer_where_it_takes_less_time_of_devices(budget
     assert no_offload(step(), 100, 70, budget, fastest_ns) == answer
 
 
+def test_the_link_is_not_blamed_where_ops_may_run_beside_the_device() -> None:
+    """A home PC was told not to offload, as the link were too slow, over which no weight went."""
+    graph = step()
+    beside = Graph(graph.name, graph.tensors, tuple([replace(op, also_on=(("ddr", 500),)) for op in graph.ops]))
+    asked = 100, 70, 35, 1100
+    assert no_offload(graph, *asked) == NoOffload("link", 100, 70, 2, 1100)
+    assert no_offload(beside, *asked) is None
+    assert no_offload(beside, 100, 70, 70, 1100) == NoOffload("fits", 100, 70, 1, 1100)
+
+
 def test_without_ops_there_is_nothing_to_say() -> None:
     assert no_offload(GraphBuilder("nothing").build(), 0, 0, 10, 0) is None
 

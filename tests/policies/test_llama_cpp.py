@@ -138,6 +138,9 @@ def test_an_op_without_weights_is_on_the_cpu_only_between_ops_that_are() -> None
         ({"override_tensor": "exps"}, "expected PATTERN=CPU or PATTERN=CUDA0"),
         ({"override_tensor": "exps=CUDA1"}, "expected PATTERN=CPU or PATTERN=CUDA0"),
         ({"override_tensor": "(exps=CPU"}, "no regular expression"),
+        ({"override_tensor": "([a-z0-9._]+)+!=CPU"}, "expected a pattern of at most 4 groups"),  # it tried for ever
+        ({"override_tensor": "(.|.)(.|.)(.|.)(.|.)(.|.)!=CPU"}, "expected a pattern of at most 4 groups"),
+        ({"override_tensor": ".*.*.*.*!=CPU"}, "expected a pattern of at most 4 groups"),
         ({"override_tensor": "ffn_up_exps=CPU"}, "patterns have to put all of these in the same place"),
     ],
 )

@@ -35,6 +35,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.models.gguf_names import gguf_names
+from hosim.plain_text import shown
 from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.policies.own import resident
 from hosim.processors import others_of, tier_of
@@ -42,6 +43,9 @@ from hosim.processors import others_of, tier_of
 _WEIGHTS = frozenset({"parameter", "expert"})
 _OFFLOADED = 32
 """Rows from which on llama.cpp copies weights to the device."""
+_REPEATS, _GROUPS, _LENGTH = 3, 4, 200
+"""The most that a pattern of ``override_tensor`` may have."""
+
 _NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
 
@@ -90,9 +94,20 @@ def read_overrides(text: str) -> tuple[tuple[re.Pattern[str], bool], ...]:
             raise InputError(f"expected PATTERN=CPU or PATTERN=CUDA0, several with '/' between them, got {each!r}", where=where)
         try:
             found.append((re.compile(pattern), buffer == "CPU"))
-        except re.error as error:
-            raise InputError(f"{pattern!r} is no regular expression: {error}", where=where) from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InputError(f"{shown(pattern, 60)} is no regular expression: {error}", where=where) from None
+        if not _ends_soon(pattern):
+            most = f"{_GROUPS} groups, none of them repeated, {_REPEATS} repeats and {_LENGTH} characters"
+            raise InputError(f"expected a pattern of at most {most}, got {shown(pattern, 60)}", where=where)
     return tuple(found)
+
+
+def _ends_soon(pattern: str) -> bool:
+    """Whether matching a name takes few steps: matching goes back and tries again, with nested repeats for longer than anybody waits."""
+    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", pattern)
+    repeats = len(re.findall(r"[*+{]", bare))
+    special = re.search(r"\)[*+{]|\(\?(?!:)", bare) or re.search(r"\\[1-9]", pattern)
+    return not special and repeats <= _REPEATS and bare.count("(") <= _GROUPS and len(pattern) <= _LENGTH
 
 
 def _fitted(layers: _Layers, fitting: Callable[[Split], Plan | None], most: int) -> Plan:
