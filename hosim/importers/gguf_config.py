@@ -1,6 +1,6 @@
 """The ``config.json`` that a GGUF stands for: its metadata by llama.cpp's names, as the keys of transformers that builders read.
 
-Which names there are says ggml's ``docs/gguf.md``, which of them an architecture has llama.cpp's ``gguf-py/gguf/constants.py``.
+Which names there are says ggml's page on GGUF, which of them an architecture has llama.cpp's ``gguf-py/gguf/constants.py``.
 """
 
 from __future__ import annotations

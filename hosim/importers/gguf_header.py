@@ -1,6 +1,6 @@
 """The header of a GGUF, the file of llama.cpp: its metadata, and name, shape and type of each weight. No weight is read.
 
-Source: ggml's ``docs/gguf.md``. Versions 2 and 3, little endian. A model in several files has a header in each.
+Source: ggml's page on GGUF. Versions 2 and 3, little endian. A model in several files has a header in each.
 """
 
 from __future__ import annotations

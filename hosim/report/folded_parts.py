@@ -37,8 +37,10 @@ def of_each(rows: Sequence[FoldedRow]) -> str:
 def _named(tensors: Sequence[Tensor]) -> str:
     """One name for some parts of a tensor: the first and the last of numbers, every other name.
 
-    >>> _named([Tensor(f"w[{k}]", 1) for k in (2, 0, 11)]), _named([Tensor("k[past]", 9), Tensor("k[new]", 1)]), _named([Tensor("b", 1)])
-    ('w[0..11] (3 parts)', 'k[past, new] (2 parts)', 'b')
+    >>> _named([Tensor(f"w[{k}]", 1, of="w") for k in (2, 0, 11)]), _named([Tensor("b", 1)])
+    ('w[0..11] (3 parts)', 'b')
+    >>> _named([Tensor("k[past]", 9, of="k"), Tensor("k[new]", 1, of="k")])
+    'k[past, new] (2 parts)'
     """
     names = list(dict.fromkeys([tensor.name for tensor in tensors]))
     if len(names) == 1:

@@ -94,7 +94,7 @@ CHANGED = [
     (
         "workload.json",
         drop("tensors", 0, "bytes"),
-        "workload.json: tensors[0].bytes: missing; expected the keys name, bytes, kind, home, persistent",
+        "workload.json: tensors[0].bytes: missing; expected the keys name, bytes, kind, home, persistent, of",
     ),
     ("workload.json", put("ops", 0, "inputs", value=["v"]), "workload.json: ops[0].inputs[0]: unknown tensor 'v' (known: w, a)"),
     (

@@ -95,16 +95,12 @@ def test_sorts_of_guesses_and_ops_of_other_streams() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "shares", "sort"),
+    ("kind", "shares", "sort"),
     [
-        ({"kind": "attention", "dtype": "bf16"}, {}, "attention on other processors"),
-        ({"kind": "attention", "dtype": "bf16"}, {"attention": {"bf16": 0.11}}, "other processors"),
-        (
-            {"kind": "attention", "dtype": "bf16"},
-            {"attention": {"fp16": 0.11}, "optimizer": {"fp32": 0.4}},
-            "attention on other processors",
-        ),
-        ({"kind": "matmul", "dtype": "bf16"}, {}, "other processors"),
+        ("attention", {}, "attention on other processors"),
+        ("attention", {"attention": {"bf16": 0.11}}, "other processors"),
+        ("attention", {"attention": {"fp16": 0.11}, "optimizer": {"fp32": 0.4}}, "attention on other processors"),
+        ("matmul", {}, "other processors"),
     ],
 )
 def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_reaches(kind, shares, sort) -> None:

@@ -17,7 +17,16 @@ pytestmark = pytest.mark.slow
 OWN = Path(__file__).parent / "own"
 
 SEARCH = {"hyperoffload", "hybrid", "optimal"}
-SETTINGS_OF_OTHERS = {"zero_inference", "flexgen", "zero_offload", "zero_infinity", "superoffload", "ktransformers", "fsdp_offload"}
+SETTINGS_OF_OTHERS = {
+    "zero_inference",
+    "flexgen",
+    "zero_offload",
+    "zero_infinity",
+    "superoffload",
+    "ktransformers",
+    "llama_cpp",
+    "fsdp_offload",
+}
 
 IN_FULL = "prefill-*", "decode-*", "bert-*", "serve-*"
 

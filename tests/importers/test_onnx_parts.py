@@ -47,7 +47,7 @@ def test_parts_of_a_table(
     constants = [weight("w", 8, 4), *[numbers(name, *listed) for name, listed in bounds.items()]]
     inputs = [value("x", FLOAT, 2, 8), *([value("i", INT, *index)] if index else [])]
     graph = read(tmp_path, model(nodes, inputs, [value("y", FLOAT, *[None] * max(2, 1 + len(index)))], constants))
-    assert {t.name: t.size_bytes for t in graph.tensors if t.of == "w"} == ({f"w[{k}]": n for k, n in expected.items()} or {"w": 128})
+    assert {t.name: t.size_bytes for t in graph.tensors if t.whole == "w"} == ({f"w[{k}]": n for k, n in expected.items()} or {"w": 128})
     assert "missing" not in graph.meta
 
 

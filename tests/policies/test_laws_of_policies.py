@@ -26,6 +26,7 @@ _TEXTS = {
     "spread": ("even", "first", "last"),
     "predictor": ("previous", "popular", "none", "predicted"),
     "keeps": ("lru", "lfu", "hottest"),
+    "override_tensor": ("exps=CPU",),
 }
 _FEW = {"hyperoffload": 5, "hybrid": 4, "optimal": 3}
 """Examples of policies that take long."""

@@ -21,6 +21,7 @@ class Simulation:
     ``compete``: whether copies share the memories' bandwidth (rule 13), by default as the rule says. ``error`` says who had no room.
 
     >>> from hosim.graph import GraphBuilder
+    >>> from hosim.cache_plan import CacheOp
     >>> from hosim.io import find_hardware, load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

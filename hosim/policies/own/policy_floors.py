@@ -13,6 +13,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.soonest_end import moving_ns
+from hosim.schedule.idle_parts import idle_parts_below
 from hosim.schedule.insertion import insert
 from hosim.schedule.lower_tiers import starts
 from hosim.schedule.placement import Placement
@@ -43,7 +44,7 @@ class PolicyFloors:
     """
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, placement: Placement | None = None) -> None:
-        self._graph = graph
+        self._graph = idle_parts_below(graph, hardware, budget_bytes)  # as every policy finds it
         self._hardware = hardware
         self._budget_bytes = budget_bytes
         self._placement = placement
