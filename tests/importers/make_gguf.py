@@ -1,4 +1,4 @@
-"""Writes small GGUF files byte by byte, as ggml's docs/gguf.md has them, without any code of hosim."""
+"""Writes small GGUF files byte by byte, as ggml's page on GGUF has them, without any code of hosim."""
 
 from __future__ import annotations
 
