@@ -123,8 +123,8 @@ FORMATS: Sequence[SourceFormat] = (
     SourceFormat("Chakra trace", _is_chakra, "hosim.importers.chakra:import_chakra"),
     SourceFormat("inductor graph", _is_inductor, "hosim.importers.inductor:import_inductor"),
     SourceFormat("hyper-parallel trace", _is_hyper_parallel, "hosim.importers.activation_trace:import_hyper_parallel"),
-    SourceFormat("config.json of a model of transformers", _is_model_config, "hosim.importers.model_config:import_model_config"),
-    SourceFormat("GGUF of llama.cpp", lambda s: s.head.startswith(b"GGUF"), "hosim.importers.model_config:import_model_config"),
+    SourceFormat("config.json of transformers", _is_model_config, "hosim.importers.model_config:import_model_config"),
+    SourceFormat("GGUF", lambda s: s.head.startswith(b"GGUF"), "hosim.importers.model_config:import_model_config"),
     SourceFormat("MindIR model", _is_mindir, "hosim.importers.mindir:import_mindir"),
     SourceFormat("ONNX model", _is_onnx, "hosim.importers.onnx_graph:import_onnx", has_dims=True),
 )

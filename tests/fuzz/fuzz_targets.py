@@ -277,11 +277,11 @@ def _imports() -> list[Target]:
                 "config.json",
                 seeds.text(config),
                 [changed_json, mildly_changed_json],
-                "config.json of a model of transformers",
+                "config.json of transformers",
             )
             for kind, config in seeds.CONFIGS.items()
         ),
-        of("gguf", "m.gguf", seeds.gguf(), [], "GGUF of llama.cpp"),
+        of("gguf", "m.gguf", seeds.gguf(), [], "GGUF"),
         of("mindir", "m.mindir", seeds.unpacked("mindir_mlp.mindir"), [changed_message], "MindIR model"),
         of("mindir with branches", "m.mindir", seeds.unpacked("mindir_branches.mindir"), [changed_message], "MindIR model"),
         of(
