@@ -124,32 +124,19 @@ def _bound(
     repeats: bool,
     compete: bool | None,
     enough: int | None,
+    *,
+    ordered: bool = False,
 ) -> int:
-    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried."""
+    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried.
 
-    def bound(graph: Graph, durations: Sequence[int]) -> int:
-        return _as_ordered(graph, durations, hardware, starts, budget, repeats, compete, enough)
+    ``ordered``: which ops of different streams run at once is not asked.
+    """
+    if not (ordered or len(graph.streams) <= 1 or len(graph.ops) > _EVERY_OP or graph.movable or graph.elsewhere):
 
-    if len(graph.streams) <= 1 or len(graph.ops) > _EVERY_OP or graph.movable or graph.elsewhere:
-        return bound(graph, durations)
-    return least_of_orders(graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS)
+        def bound(graph: Graph, durations: Sequence[int]) -> int:
+            return _bound(graph, durations, hardware, starts, budget, repeats, compete, enough, ordered=True)
 
-
-def _capacity(hardware: Hardware, budget: int | None) -> int:
-    return hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
-
-
-def _as_ordered(
-    graph: Graph,
-    durations: Sequence[int],
-    hardware: Hardware,
-    starts: Residency,
-    budget: int | None,
-    repeats: bool,
-    compete: bool | None,
-    enough: int | None,
-) -> int:
-    """The bound, whichever ops of different streams run at once."""
+        return least_of_orders(graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS)
     capacity = _capacity(hardware, budget)
     by_shares, chosen = 0, bool(graph.movable)
     if chosen or graph.elsewhere:
@@ -183,6 +170,10 @@ def _as_ordered(
 def _choices(graph: Graph, hardware: Hardware) -> int:
     """How many choices of processors there are."""
     return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
+
+
+def _capacity(hardware: Hardware, budget: int | None) -> int:
+    return hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
 
 
 def _of_choices(

@@ -43,7 +43,7 @@ def no_offload(
     devices = -(-resident_bytes // budget_bytes)
     if devices == 1:
         return NoOffload("fits", resident_ns, resident_bytes, 1, fastest_ns)
-    if any([op.also_on for op in graph.ops]):
+    if graph.movable:
         return None  # a plan may compute where tensors lie: it is not the link that takes its time
     times = [ns for ns in (fastest_ns, least_ns) if ns is not None]
     slow = fastest_ns is not None and min(times) > devices * resident_ns

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 
-from hosim.analysis.canonical import canonical_places
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import Plan
-from hosim.costmodel.collective_traffic import first_of_group, meeting_ranks, sent_bytes
+from hosim.costmodel.collective_traffic import meeting_ranks, sent_bytes
 from hosim.costmodel.memory_traffic import MemoryUse, copy_uses
 from hosim.costmodel.op_time import op_durations
 from hosim.engine.compiled_plan import CompiledPlan, compile_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.jitter import Jitter
 
 _NO_EXCHANGES: Mapping[int, StageExchange] = {}
 
@@ -71,31 +67,6 @@ def stopping_at(program: CompiledPlan, ops: Iterable[int]) -> CompiledPlan:
     for i in ops:
         steps[program.graph.previous[i]] = None
     return replace(program, steps=steps)
-
-
-def jittered(plan: Plan, program: CompiledPlan, jitter: Jitter, device: int, meetings: Mapping[int, int]) -> CompiledPlan:
-    """The program with one device's durations. An op has the factor of its place in the workload; one that runs again has one beyond.
-
-    A collective of several devices has that of the first of them.
-    """
-    ops, base = plan.graph.ops, plan.workload.op_index
-    beyond = count(len(base))
-    places = range(len(ops)) if plan.edits is None else [base[op.name] if op.name in base else next(beyond) for op in ops]
-    whose = [first_of_group(meetings[i], device) if i in meetings else device for i in range(len(ops))]
-    durations = [round(d * jitter.op_factor(who, i)) for d, who, i in zip(program.durations, whose, places, strict=True)]
-    return replace(program, durations=tuple(durations))
-
-
-def transfer_factors(jitter: Jitter, device: int, workload: Graph) -> Callable[[int], float] | None:
-    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any.
-
-    A tensor has that of its place in the canonical order of the workload's; those of ops that run again come after these.
-    """
-    if not jitter.transfer_sigma:
-        return None
-    copies: defaultdict[int, Iterator[int]] = defaultdict(count)
-    places = workload.derived(canonical_places)
-    return lambda t: jitter.transfer_factor(device, places[t] if t < len(places) else t, next(copies[t]))
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:

@@ -27,7 +27,8 @@ from hosim.engine.clock import Clock
 from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
-from hosim.engine.device_programs import DeviceProgram, jittered, program_of, stopping_at, transfer_factors
+from hosim.engine.device_programs import DeviceProgram, program_of, stopping_at
+from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
 from hosim.engine.link_groups import LinkGroup, drive_channels
 from hosim.engine.memory_contention import MemoryContention
@@ -260,7 +261,7 @@ class _Replay:
         plan, graph, program, uses = mine.plan, mine.graph, mine.compiled, mine.uses
         factor = None
         if self.jitter is not None:
-            program = jittered(plan, program, self.jitter, position, mine.meetings)
+            program = replace(program, durations=jittered(plan, program.durations, self.jitter, position, mine.meetings))
             factor = transfer_factors(self.jitter, position, plan.workload)
         device_tier = hardware.tier_index[hardware.device_tier]
         ledgers = [Ledger(tier.capacity_bytes) for tier in hardware.tiers]

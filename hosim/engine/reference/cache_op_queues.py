@@ -74,7 +74,7 @@ class Transfers:
         device: int,
         order: Iterator[int],
         pause: Callable[[int], Steps],
-        factor: Callable[[int], float],
+        factor: Callable[[int], float] | None,
     ) -> None:
         self.env, self.hardware, self.storage, self.fluid = env, hardware, storage, fluid
         self.device, self.order, self.pause, self.factor = device, order, pause, factor
@@ -106,7 +106,8 @@ class Transfers:
             return
         size = self.storage.tensors[t].size_bytes
         move.hops = route(self.hardware, cache_op.source, cache_op.destination, size)
-        move.factor = self.factor(t)
+        if self.factor is not None:
+            move.factor = self.factor(t)
         parts = chunks_of(self.hardware, size) if len(move.hops) > 1 else [size]
         move.left = len(parts)
         for part in parts:

@@ -76,6 +76,14 @@ class Fluid:
         self.alarms = 0
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
+        devices = range(hardware.devices)
+        named = {c.name: c for c in hardware.channels}
+        self.beside = [
+            (self._own(c, d), self._own(named[other], d), Fraction(bandwidth))
+            for c in hardware.channels
+            for other, bandwidth in c.beside
+            for d in devices
+        ]
         self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
 
     def run(self, progress: Progress) -> Steps:
@@ -146,13 +154,9 @@ class Fluid:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
         active = {link for flow in flows for link in flow.links}
         carried = {link: Fraction(self.capacity[link[:2]]) for link in active}
-        for channel in self.hardware.channels:
-            for other, bandwidth in channel.beside:
-                disturbing = next(c for c in self.hardware.channels if c.name == other)
-                for device in range(self.hardware.devices):
-                    own = self._own(channel, device)
-                    if own in active and self._own(disturbing, device) in active:
-                        carried[own] = min(carried[own], Fraction(bandwidth))
+        for own, other, bandwidth in self.beside:
+            if own in active and other in active:
+                carried[own] = min(carried[own], bandwidth)
         return carried
 
     def _taken(self, work: RunningOp, copies: Sequence[Flow]) -> Fraction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -11,12 +10,12 @@ from typing import Any
 
 import simpy
 
-from hosim.analysis.canonical import canonical_places
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.costmodel.fair_sharing import NS_PER_S
 from hosim.costmodel.memory_traffic import copy_uses
+from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.reference.cache_op_queues import Transfers
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, RunningOp, Steps
 from hosim.engine.reference.storage import VALID, Account, Storage
@@ -54,8 +53,9 @@ class SimulatedDevice:
         with_others = {name for name in rooms if hardware.sharers(hardware.tier_scope(name)) > 1}
         self.own = {name: Account(room.capacity) if name in with_others else room for name, room in rooms.items()}
         self.storage = Storage(self.env, self.graph, hardware, rooms, self.own)
-        self.copies: Counter[int] = Counter()
-        self.transfers = Transfers(self.env, hardware, self.storage, shared.fluid, position, shared.order, shared.pause, self._copy_factor)
+        jitter = shared.jitter
+        factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
+        self.transfers = Transfers(self.env, hardware, self.storage, shared.fluid, position, shared.order, shared.pause, factor)
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
         self.streams += [OpStream(name, [i for i, op in enumerate(self.graph.ops) if op.stream == name]) for name in self.graph.streams]
@@ -64,7 +64,8 @@ class SimulatedDevice:
         self.uses = copy_uses(self.graph, hardware, self.durations, shared.competes)
         self.meets = meeting_ranks(self.graph) if hardware.devices > 1 else {}
         self.sent = sent_bytes(self.graph, hardware)
-        self._jitter_ops()
+        if jitter is not None:
+            self.durations = jittered(plan, self.durations, jitter, position, self.meets)
         self.finished: list[tuple[OpStream, int]] = []
         self.after: dict[int, list[int]] = {}
         for k, cache_op in enumerate(plan.cache_ops):
@@ -77,25 +78,6 @@ class SimulatedDevice:
             for tier in where:
                 self.storage.hold(t, tier, VALID)
                 self.storage.note_pinned(tier)
-
-    # -- jitter (rule 15) ------------------------------------------------------------------------------------------
-
-    def _jitter_ops(self) -> None:
-        jitter, base, beyond = self.shared.jitter, self.plan.workload.op_index, count(len(self.plan.workload.ops))
-        if jitter is None:
-            return
-        places = [base[op.name] if op.name in base else next(beyond) for op in self.graph.ops]
-        whose = [first_of_group(self.meets[i], self.position) if i in self.meets else self.position for i in range(len(places))]
-        self.durations = [round(d * jitter.op_factor(who, i)) for d, who, i in zip(self.durations, whose, places, strict=True)]
-
-    def _copy_factor(self, t: int) -> float:
-        """The factor on the bytes of a tensor's next copy: by its place in the workload, and the number of the copy."""
-        jitter = self.shared.jitter
-        if jitter is None or not jitter.transfer_sigma:
-            return 1.0
-        self.copies[t] += 1
-        places = self.plan.workload.derived(canonical_places)
-        return jitter.transfer_factor(self.position, places[t] if t < len(places) else t, self.copies[t] - 1)
 
     # -- a round ---------------------------------------------------------------------------------------------------
 

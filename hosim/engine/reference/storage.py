@@ -48,7 +48,7 @@ class Storage:
         self.tensors = graph.tensors
         self.hardware = hardware
         self.rooms = rooms
-        self.own = own
+        self.accounts = {tier: (room,) if own[tier] is room else (own[tier], room) for tier, room in rooms.items()}
         self.copies: dict[tuple[int, str], str] = {}
         self.pinned: Counter[str] = Counter()
         self.most_pinned: Counter[str] = Counter()
@@ -59,12 +59,12 @@ class Storage:
 
     def take(self, tier: str, kind: str, size: int) -> None:
         """Hold bytes in a tier: of a tensor, of a chunk on its way, of a workspace."""
-        for account in {id(a): a for a in (self.own[tier], self.rooms[tier])}.values():
+        for account in self.accounts[tier]:
             account.take(kind, size, self.env.now)
 
     def free(self, tier: str, kind: str, size: int) -> None:
         """Give them back."""
-        for account in {id(a): a for a in (self.own[tier], self.rooms[tier])}.values():
+        for account in self.accounts[tier]:
             account.free(kind, size)
 
     def hold(self, t: int, tier: str, state: str) -> None:
