@@ -11,10 +11,11 @@
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
 # make fuzz N=2000 SEED=1   hosim's commands on damaged and hostile inputs, which no two seeds share: 30 inputs a second
 #
-# All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml has changed.
+# All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml or the compiled loop has changed.
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
+COMPILED := hatch_build.py hosim/engine/loop.py hosim/engine/compiled_loop.pxd
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -87,12 +88,12 @@ check: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/.installed: pyproject.toml | .venv/.created
+.venv/.installed: pyproject.toml $(COMPILED) | .venv/.created
 	$(PIP) install --editable .
 	touch $@
 
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.
-.venv/.installed-dev: pyproject.toml | .venv/.created
+.venv/.installed-dev: pyproject.toml $(COMPILED) | .venv/.created
 	$(PIP) install torch==2.13.0
 	$(PIP) install --editable '.[dask,dev,docs,parquet,solver,torch]'
 	touch .venv/.installed $@

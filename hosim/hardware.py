@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from math import ceil
 
 from hosim.errors import HardwareError
 from hosim.field_kinds import keep_kinds
@@ -86,11 +87,11 @@ class Channel:
 
         A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the time is linear in the size; below the
         first it is that of the first point's bandwidth, and beyond the last every further byte takes what it takes at the
-        channel's own. So the time of a transfer never falls with its size, and its rate nears the channel's bandwidth. Exact.
+        channel's own, up to a whole byte a second. So its rate nears the channel's bandwidth.
         """
         limits = []
         if self.curve and size_bytes:
-            limits.append(Fraction(size_bytes) / _seconds(self, size_bytes))
+            limits.append(Fraction(ceil(size_bytes / _seconds(self, size_bytes))))
         if pageable and self.pageable_bytes_per_s is not None:
             limits.append(Fraction(self.pageable_bytes_per_s))
         return min(limits, default=None)

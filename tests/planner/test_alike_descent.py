@@ -10,7 +10,7 @@ from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import Problem, analyse
-from hosim.planner.hyperoffload.simulator_state import NEVER
+from hosim.engine.loop import NEVER
 
 LAYERS = 30
 

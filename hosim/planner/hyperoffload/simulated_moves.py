@@ -1,82 +1,56 @@
-"""What one tensor's choice comes to in a simulation: where it starts, its cache ops by place, and what the ops that use it wait for."""
+"""What one tensor's choice comes to in a simulation: where it starts, its cache ops by place, and what the ops that read it wait for.
+
+The places of a tensor's moves in a program table stand between its uses: :data:`MOVES` of them before its first use, after that one, and so
+on. So a move has the same place whatever the others are, and what a use that writes waits for is known beforehand.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from hosim.cache_plan import AT_START, DETACH, PREFETCH
-from hosim.engine.compiled_graph import DIES, compile_graph
+from hosim.cache_plan import DETACH
+from hosim.engine.flow_table import UncoveredError
+from hosim.engine.program_table import Move
 from hosim.planner.hyperoffload.choices import TensorChoice, initial_tiers, place
 from hosim.planner.hyperoffload.problem import Problem
 
-READS, WRITES, MAKES, ENDS, MAY_END = 1, 2, 4, 8, 16
-"""What an op does with a moved tensor: flags. It makes what it need not find there; it surely or perhaps releases it at its end."""
-
-HERE, COMING, GONE = 0, 1, 2
-"""State of a moved tensor in the device tier, the two lowest bits of its state: as if it did not move; being filled; no bytes held."""
-
-IN_PART, VALID_BELOW = 1, 2
-"""The two bits of each tier below: bytes held that are being filled; a valid copy."""
-
-NOTHING = -100
-"""Before all cache ops, in the numbers of :attr:`SimulatedMove.number`."""
-
-
-class SimulatedMove(NamedTuple):
-    """A cache op of tensor ``t``. ``number`` orders those of one tensor, as place and rank; ``channel`` is -1 for a detach.
-
-    ``tier`` is the tier below, by its place in a state.
-    """
-
-    number: int
-    channel: int
-    t: int
-    tier: int
-
-
-PlacedMove = tuple[int, int, int, int, SimulatedMove]
-"""A move with its place: after which op, then what orders those of one place."""
-
-Touch = tuple[int, int, int, int]
-"""What an op has to do with a moved tensor: the tensor, the flags, the number of the last move that has to be over, and the op after
-which that is issued (:data:`AT_START` if it surely is by then)."""
+MOVES = 4
+"""How many moves a tensor may have between two uses: it is stored and leaves, and comes back; and it is written back."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMoves:
-    """One tensor's moves: its ``state`` at time 0, ``placed`` in order, a touch for each op that uses it, the bytes copied."""
+    """One tensor's moves: the positions of its tiers at time 0, its moves by place, for each reading use the place it waits for, or -1."""
 
-    state: int
-    placed: tuple[PlacedMove, ...]
-    touches: dict[int, Touch]
+    initial: tuple[int, ...]
+    moves: dict[int, Move]
+    awaited: tuple[tuple[int, int], ...]
     moved_bytes: int
 
 
 class MoveCompiler:
-    """Turns choices of a problem into moves. ``direct`` are the tiers that a channel joins to the device tier each way."""
+    """Turns choices of a problem into moves. ``direct`` are the tiers that a channel joins to the device tier each way.
+
+    ``room`` is how many places the moves of each tensor have, and ``base`` the first of them.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        hardware = problem.hardware
+        hardware, graph = problem.hardware, problem.graph
         self.problem = problem
-        self.tiers = [hardware.device_tier, *(tier.name for tier in hardware.tiers if tier.name != hardware.device_tier)]
-        self._tier = {name: k for k, name in enumerate(self.tiers)}
+        self.tier = hardware.tier_index
         self._channel = {ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()}
         device = hardware.device_tier
-        self.direct = {tier for tier in self.tiers if (tier, device) in self._channel and (device, tier) in self._channel}
+        self.direct = {tier for tier in self.tier if (tier, device) in self._channel and (device, tier) in self._channel}
+        movable = {gap.tensor for gap in problem.gaps} | set(problem.starts_below)
+        self.room = [MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
-        self._base = problem.graph.derived(compile_graph)
-        self._single = len(problem.graph.streams) <= 1
+        self._initial = set(graph.initial)
 
-    def moves(self, t: int, choice: TensorChoice | None) -> SimulatedMoves | None:
-        """The moves of a tensor with this choice; None if it is as any that stays in the device tier."""
-        if choice is None:
-            home = self.problem.starts_below.get(t)
-            if home is None:
-                return None
-            choice = TensorChoice(home)
-            return SimulatedMoves(self._state((home,)), (), self._touches(t, ()), 0)
-        key = (t, *choice.key())
+    def moves(self, t: int, choice: TensorChoice | None) -> SimulatedMoves:
+        """The moves of a tensor with this choice; of one without, where it starts and stays."""
+        key = (t, *choice.key()) if choice is not None else (t,)
         known = self._known.get(key)
         if known is None:
             if len(self._known) > 200_000:
@@ -84,54 +58,58 @@ class MoveCompiler:
             known = self._known[key] = self._compiled(t, choice)
         return known
 
-    def _compiled(self, t: int, choice: TensorChoice) -> SimulatedMoves:
-        placed = []
-        for after, rank, use, _, op in place(self.problem, t, choice):
-            number = 4 * after + rank
+    def _compiled(self, t: int, choice: TensorChoice | None) -> SimulatedMoves:
+        problem = self.problem
+        home = problem.starts_below.get(t)
+        if choice is None:
+            start = (home,) if home is not None else (problem.hardware.device_tier,) if t in self._initial else ()
+            return SimulatedMoves(tuple([self.tier[tier] for tier in start]), {}, self._awaited(t, {}), 0)
+        start = initial_tiers(problem, t, choice)
+        moves = self._placed(t, choice)
+        copied = problem.graph.tensors[t].size_bytes * sum([move.channel >= 0 for move in moves.values()])
+        return SimulatedMoves(tuple([self.tier[tier] for tier in start]), moves, self._awaited(t, moves), copied)
+
+    def _placed(self, t: int, choice: TensorChoice) -> dict[int, Move]:
+        """The moves of a tensor, by place from the first of its places on."""
+        problem, users = self.problem, self.problem.graph.users[t]
+        reach = 4 * len(problem.graph.ops) + 8
+        moves: dict[int, Move] = {}
+        between = [0] * (len(users) + 1)
+        for after, rank, turn, _, op in sorted(place(problem, t, choice), key=lambda placed: placed[:3]):
+            window = bisect_right(users, after)
+            number = between[window]
+            if number == MOVES or not self.room[t]:
+                raise UncoveredError
+            between[window] += 1
+            order = ((rank * 2 + 1) * reach + turn) * len(problem.graph.tensors) + t
+            source = self.tier[op.source]
             if op.op == DETACH:
-                move = SimulatedMove(number, -1, t, 0)
+                move = Move(t, source, -1, -1, after, order)
             else:
                 assert op.destination is not None
-                below = op.source if op.op == PREFETCH else op.destination
-                move = SimulatedMove(number, self._channel[op.source, op.destination], t, self._tier[below])
-            placed.append((after, rank, use, t, move))
-        placed.sort()
-        start = initial_tiers(self.problem, t, choice)
-        size = self.problem.graph.tensors[t].size_bytes
-        copied = size * sum([p[4].channel >= 0 for p in placed])
-        return SimulatedMoves(self._state(start), tuple(placed), self._touches(t, tuple(placed)), copied)
+                move = Move(t, source, self.tier[op.destination], self._channel[op.source, op.destination], after, order)
+            moves[MOVES * window + number] = move
+        return moves
 
-    def _state(self, start: tuple[str, ...]) -> int:
-        """A tensor that has no copy at time 0 is as if it did not move: the op that makes it will find it so."""
-        if not start:
-            return HERE
-        state = HERE if self.tiers[0] in start else GONE
-        for tier in start:
-            if tier != self.tiers[0]:
-                state |= VALID_BELOW << 2 * self._tier[tier]
-        return state
-
-    def _touches(self, t: int, placed: tuple[PlacedMove, ...]) -> dict[int, Touch]:
+    def _awaited(self, t: int, moves: dict[int, Move]) -> tuple[tuple[int, int], ...]:
         graph = self.problem.graph
-        copies = [(p[0], p[4].number, p[1] == 2) for p in placed if p[4].channel >= 0]
-        touches = {}
-        for i in graph.users[t]:
-            op, flags = graph.ops[i], 0
-            last, issued = NOTHING, AT_START
-            if t in op.reads:
-                flags |= READS
-            if t in op.writes:
-                flags |= WRITES | (MAKES if t in op.outputs else 0)
-                before = [c for c in copies if c[0] < i]
-                last = 4 * i - 1
-            else:
-                before = [c for c in copies if c[0] < i and c[2]]
-                last = before[-1][1] if before else NOTHING
-            if before and not self._single:
-                issued = before[-1][0]
-            if self._base.fates[t] & DIES and graph.users[t][-1] == i:
-                flags |= ENDS
-            elif t in self._base.finish[i][2]:
-                flags |= MAY_END
-            touches[i] = (t, flags, last, issued)
-        return touches
+        device = self.tier[self.problem.hardware.device_tier]
+        arriving = [(move.after, k) for k, move in moves.items() if move.target == device]
+        awaited = []
+        for number, i in enumerate(graph.users[t]):
+            if t not in graph.ops[i].writes:
+                before = [k for after, k in arriving if after < i]
+                awaited.append((number, before[-1] if before else -1))
+        return tuple(awaited)
+
+
+def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[int, int, int]]:
+    """What each use that writes waits for: its number, the first of the tensor's places that count, and the one after the last."""
+    found, first = [], 0
+    for number, writing in enumerate(writes):
+        if writing:
+            found.append((number, first, MOVES * (number + 1)))
+            first = MOVES * (number + 1)
+    return found
+
+

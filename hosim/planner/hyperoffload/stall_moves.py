@@ -21,7 +21,7 @@ from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
-from hosim.planner.hyperoffload.simulator_state import ORDER
+from hosim.planner.hyperoffload.plan_simulator import ORDER
 
 SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
     "shift",

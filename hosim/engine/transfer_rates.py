@@ -62,6 +62,7 @@ class TransferRates:
         self._class_of: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
         self._of_transfer: dict[tuple[int, int], int] = {}
+        self.parts = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
         self._known: dict[tuple[int, ...], tuple[tuple[Rate, ...], Rate]] = {}
         self._at_device = [hardware.device_tier in (c.source, c.destination) for c in hardware.channels]
         self._top = [

@@ -1,0 +1,113 @@
+"""What flows at which rate, and how fast ops go beside it, as whole numbers in tables that grow as combinations of flows come up.
+
+Rules 6, 11, 13, 14 and 22 of docs/contract.md, by :mod:`hosim.costmodel.fair_sharing` and :mod:`hosim.costmodel.memory_traffic`. A rate is
+so many 1/``scale`` bytes per second: max-min rates of at most K flows are whole in parts of 1/s, where s is the product over the primes
+p <= K of p^(K div p), so that volumes are exact in integers. The work of an op is in parts of a nanosecond of its own, one number an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import lcm, prod
+
+from hosim.costmodel.memory_traffic import MemoryUse
+from hosim.engine.loop import LOW
+from hosim.engine.loop_form import Cells, ints, longs
+from hosim.engine.transfer_rates import TransferRates
+
+_RATE_BITS, _WORK_BITS = 62, 122
+"""What a rate and what an op's work may take: 64 and 128 bits, less signs and sums."""
+
+_UNKNOWN = -1
+
+
+class UncoveredError(Exception):
+    """Something that the loop does not compute exactly: the reference does."""
+
+
+def smooth(flows: int) -> int:
+    """What max-min rates of at most so many flows are whole parts of."""
+    primes = [p for p in range(2, flows + 1) if all(p % q for q in range(2, p))]
+    return prod(p ** (flows // p) for p in primes)
+
+
+class FlowTable:
+    """The tables ``joined``, ``rate_of``, ``speed_high`` and ``speed_low`` of a loop, and the rows that it asks for.
+
+    ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses`` are the ops that copies slow down.
+    Raises :class:`UncoveredError` where numbers become too large.
+    """
+
+    def __init__(self, rates: TransferRates, flows: int, uses: Mapping[int, MemoryUse], durations: Sequence[int]) -> None:
+        self._rates = rates
+        self.classes = max(1, len(rates.classes))
+        whole = lcm(*[part.denominator for part in rates.parts], *[limit.denominator for _, limit in rates.classes if limit is not None])
+        most = max([1, *rates.parts])
+        self.scale = whole * next((s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1)
+        if most * self.scale >= 1 << _RATE_BITS:
+            raise UncoveredError
+        self.uses = list(dict.fromkeys(uses.values()))
+        self.paces = max(1, len(self.uses))
+        number = {use: k for k, use in enumerate(self.uses)}
+        self.wholes = [self._whole(use) for use in self.uses]
+        self.pace_of = {i: number[use] for i, use in uses.items() if durations[i] > use.launch_ns}
+        for i, k in self.pace_of.items():
+            if (durations[i] * self.wholes[k]).bit_length() > _WORK_BITS:
+                raise UncoveredError
+        self._known: dict[tuple[int, ...], int] = {}
+        self._rows: list[tuple[int, ...]] = []
+        self._taken: list[Fraction] = []
+        self._room = 0
+        self.cells: dict[str, Cells] = {}
+        self._row(())
+
+    def _whole(self, use: MemoryUse) -> int:
+        """How many parts a nanosecond of an op's work has: at any rate of copies it does a whole number of them in a nanosecond."""
+        return use.reached.denominator * self.scale * use.used.numerator if use.used else 1
+
+    def _row(self, flowing: tuple[int, ...]) -> int:
+        """The combination of flows of these classes, ascending."""
+        known = self._known.get(flowing)
+        if known is not None:
+            return known
+        row = self._known[flowing] = len(self._rows)
+        self._rows.append(flowing)
+        if row >= self._room:
+            self._grow()
+        rates, taken = self._rates.of(flowing)
+        self._taken.append(Fraction(taken))
+        for f, rate in zip(flowing, rates, strict=True):
+            scaled = rate * self.scale
+            if scaled.denominator != 1:
+                raise UncoveredError
+            self.cells["rate_of"][row * self.classes + f] = int(scaled)
+        return row
+
+    def _grow(self) -> None:
+        """Twice the room. Whoever has the cells has to take them again."""
+        before, self._room = self._room, max(16, 2 * self._room)
+        more = self._room - before
+        for name, width, fill in (
+            ("joined", self.classes, _UNKNOWN),
+            ("rate_of", self.classes, 0),
+            ("speed_high", self.paces, _UNKNOWN),
+            ("speed_low", self.paces, 0),
+        ):
+            make = ints if name == "joined" else longs
+            self.cells[name] = make([*self.cells.get(name, ()), *[fill] * (more * width)][: self._room * width])
+
+    def add_rates(self, wanted: int) -> None:
+        """Let a flow join a combination, as the loop asks for it."""
+        row, f = divmod(wanted, self.classes)
+        after = self._row(tuple(sorted((*self._rows[row], f))))
+        self.cells["joined"][wanted] = after
+
+    def add_speed(self, wanted: int) -> None:
+        """Say how fast an op goes beside a combination, as the loop asks for it."""
+        row, k = divmod(wanted, self.paces)
+        factor = self.uses[k].slowdown(self._taken[row])
+        speed = 0 if factor is None else self.wholes[k] * factor.denominator // factor.numerator
+        if factor is not None and speed * factor.numerator != self.wholes[k] * factor.denominator:
+            raise UncoveredError
+        self.cells["speed_high"][wanted], self.cells["speed_low"][wanted] = speed >> 62, speed & LOW

@@ -1,0 +1,100 @@
+"""Which form of the loop runs: the compiled extension, or its source interpreted; and arrays as that form wants them."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hosim.engine import loop
+
+try:
+    from hosim.engine import compiled_loop
+except ImportError:
+    compiled_loop = None  # type: ignore[assignment]
+
+Cells = Any
+"""Integers by position: a list, or a memory view of an array, as the form of the loop wants them."""
+
+
+def _hash_of_source() -> str:
+    """What the extension was compiled from, if it is not stale: the loop and its types."""
+    here = Path(loop.__file__).parent
+    return sha256((here / "loop.py").read_bytes() + (here / "compiled_loop.pxd").read_bytes()).hexdigest()
+
+
+def _is_compiled() -> bool:
+    if compiled_loop is None:
+        print("hosim: no compiled loop here (a C compiler at installation makes it): simulations run interpreted, slower", file=sys.stderr)
+        return False
+    if compiled_loop.SOURCE != _hash_of_source():
+        print("hosim: the compiled loop is of another source: install hosim again; simulations run interpreted, slower", file=sys.stderr)
+        return False
+    return True
+
+
+COMPILED = _is_compiled()
+"""Whether simulations run compiled."""
+
+Loop: type[loop.Loop] = compiled_loop.Loop if COMPILED else loop.Loop
+
+
+def ints(values: Iterable[int]) -> Cells:
+    """Numbers of 32 bits, at least one."""
+    return _cells("i", values)
+
+
+def flags(values: Iterable[int]) -> Cells:
+    """Numbers of 8 bits, at least one."""
+    return _cells("B", values)
+
+
+def longs(values: Iterable[int]) -> Cells:
+    """Numbers of 64 bits, at least one."""
+    return _cells("q", values)
+
+
+def _cells(code: str, values: Iterable[int]) -> Cells:
+    listed = list(values) or [0]
+    return memoryview(array(code, listed)) if COMPILED else listed
+
+
+class StateCells:
+    """The arrays of a state, which :meth:`kept` copies and :meth:`put_back` restores.
+
+    ``sizes`` has how long each is; those that ``wide`` names are of 64 bits, those of ``narrow`` of 8, the others of 32.
+    """
+
+    def __init__(self, sizes: dict[str, int], wide: Sequence[str], narrow: Sequence[str]) -> None:
+        self.by_name: dict[str, Cells] = {}
+        self._wholes: list[memoryview] = []
+        if not COMPILED:
+            self.by_name = {name: [0] * max(1, size) for name, size in sizes.items()}
+            return
+        for code, bits in (("B", 1), ("i", 4), ("q", 8)):
+            of = {name: "q" if name in wide else "B" if name in narrow else "i" for name in sizes}
+            mine = {name: max(1, size) for name, size in sizes.items() if of[name] == code}
+            whole = memoryview(array(code, bytes(bits * sum(mine.values()))))
+            self._wholes.append(whole.cast("B"))
+            begin = 0
+            for name, size in mine.items():
+                self.by_name[name] = whole[begin : begin + size]
+                begin += size
+
+    def kept(self) -> Any:
+        """A copy of the state."""
+        if COMPILED:
+            return [bytes(whole) for whole in self._wholes]
+        return [cells.copy() for cells in self.by_name.values()]
+
+    def put_back(self, kept: Any) -> None:
+        """Make the state what it was when it was kept."""
+        if COMPILED:
+            for whole, saved in zip(self._wholes, kept, strict=True):
+                whole[:] = saved
+            return
+        for cells, saved in zip(self.by_name.values(), kept, strict=True):
+            cells[:] = saved

@@ -1,0 +1,301 @@
+"""The program table: a graph on a machine as flat arrays, which one plan after another is put into, and the loop that runs it.
+
+It is made once for a graph, a machine and a budget. A plan changes what is issued where, what each op waits for and where tensors are at
+time 0; nothing else. What the loop does not cover raises :class:`~hosim.engine.flow_table.UncoveredError` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from hosim.analysis.happens_before import HappensBefore
+from hosim.costmodel.fair_sharing import NS_PER_S
+from hosim.costmodel.memory_traffic import MemoryUse
+from hosim.costmodel.transfer_time import pin_ns
+from hosim.engine.compiled_graph import compile_graph
+from hosim.engine.flow_table import FlowTable, UncoveredError
+from hosim.engine.ledger import LEDGER_KINDS
+from hosim.engine.loop import LOW, OUTPUT, RATES, READS, SPEED, VALID, WRITES
+from hosim.engine.loop_form import COMPILED, Loop, StateCells, flags, ints, longs
+from hosim.engine.transfer_rates import TransferRates
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+_KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
+
+_WIDE = (
+    "scalars held pinned most_pinned op_end began free_since dependency_met residency_met work_since work_high work_low until started "
+    "flows_from flow_since left_high left_low rate"
+).split()
+
+_NARROW = "here ended released moving".split()
+
+MOVES_OF_A_CHANNEL = 6
+"""Figures of a channel, in this order: exposed, transfers, busy, queued and contention in nanoseconds; busy since when."""
+
+
+class Move(NamedTuple):
+    """A cache op: its tensor, the positions of its tiers and channel (-1, -1: a detach), its place (an op, -1: time 0), what orders a place."""
+
+    tensor: int
+    source: int
+    target: int
+    channel: int
+    after: int
+    order: int
+
+
+class ProgramTable:
+    """The arrays of a graph on a machine. ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on.
+
+    ``durations`` are nanoseconds by op, ``uses`` the ops that copies slow down, ``machine`` the one of copies
+    (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of whose equal devices one stands for all.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Hardware,
+        durations: Sequence[int],
+        uses: Mapping[int, MemoryUse],
+        budget_bytes: int,
+        room: Sequence[int],
+        detailed: bool = False,
+    ) -> None:
+        self.graph, self.machine = graph, machine
+        self.rates = TransferRates(graph, machine)
+        classes = [[self.rates.class_of(c, t) for t in range(len(graph.tensors))] for c in range(len(machine.channels))]
+        self._class_of = classes
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
+        slots = sum([channel.engines for channel in machine.channels])
+        self.flows = FlowTable(self.rates, slots, uses, durations)
+        self.base = list(accumulate(room, initial=0))
+        self.moves: list[Move | None] = [None] * max(1, self.base[-1])
+        self.cells: dict[str, Any] = {"detailed": int(detailed)}
+        self.cells |= graph_cells(graph, durations)
+        self.cells |= self._machine_cells(budget_bytes, durations)
+        self.cells |= self._plan_cells()
+        self.state = StateCells(self._state_sizes(), _WIDE, _NARROW)
+        self.cells |= self.state.by_name
+        self.cells |= self._link_cells()
+        self.cells |= self._figure_cells()
+        self._starts: dict[tuple[int, ...], int] = {}
+        self.loop = Loop(self.cells)
+
+    # -- what no plan changes ----------------------------------------------------------------------------------
+
+    def _machine_cells(self, budget_bytes: int, durations: Sequence[int]) -> dict[str, Any]:
+        machine, flows = self.machine, self.flows
+        device = machine.tier_index[machine.device_tier]
+        capacities = [tier.capacity_bytes for tier in machine.tiers]
+        capacities[device] = min(capacities[device], budget_bytes)
+        parts = [c // machine.sharers(machine.tier_scope(tier.name)) for c, tier in zip(capacities, machine.tiers, strict=True)]
+        pins = [0 if tier.name == machine.device_tier else pin_ns(machine, tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS]
+        return {
+            "tiers": len(machine.tiers),
+            "device": device,
+            "channels": len(machine.channels),
+            "slots": sum([channel.engines for channel in machine.channels]),
+            "classes": flows.classes,
+            "paces": flows.paces,
+            "capacity": longs(capacities),
+            "part": longs(parts),
+            "slot_from": ints(accumulate([channel.engines for channel in machine.channels], initial=0)),
+            "latency": longs([channel.latency_ns for channel in machine.channels]),
+            "pin": longs(pins),
+            "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
+            "pace_of": ints([flows.pace_of.get(i, -1) for i in range(len(durations))]),
+            "launch": longs([use.launch_ns for use in flows.uses]),
+            "whole_high": longs([whole >> 62 for whole in flows.wholes]),
+            "whole_low": longs([whole & LOW for whole in flows.wholes]),
+            **flows.cells,
+        }
+
+    def _plan_cells(self) -> dict[str, Any]:
+        none, uses = [0] * len(self.moves), self.cells["use_from"][len(self.graph.ops)]
+        cells = {f"move_{name}": ints(none) for name in ("tensor", "source", "target", "channel", "class")}
+        cells["copies"] = ints(none)
+        cells |= {f"move_{name}": longs(none) for name in ("order", "high", "low", "alone")}
+        cells |= {"issue_head": ints([-1] * (len(self.graph.ops) + 1)), "issue_next": ints([-1] * len(self.moves))}
+        return cells | {"need_from": ints([0] * uses), "need_to": ints([0] * uses)}
+
+    def _state_sizes(self) -> dict[str, int]:
+        c = self.cells
+        tensors, streams, slots, channels, tiers, moves = c["tensors"], c["streams"], c["slots"], c["channels"], c["tiers"], len(self.moves)
+        return {
+            "scalars": 5, "done": streams, "running": streams, "here": tiers * tensors, "users_left": tensors, "users_ended": tensors,
+            "released": tensors, "moving": tensors, "ended": moves, "busy": channels, "slot_move": slots, "slot_phase": slots, "blamed": streams, "paced": streams, "flowing": c["classes"], "held": tiers, "pinned": tiers,
+            "most_pinned": tiers, "op_end": streams, "began": streams, "free_since": streams, "dependency_met": streams,
+            "residency_met": streams, "work_since": streams, "work_high": streams, "work_low": streams, "until": slots, "started": slots,
+            "flows_from": slots, "flow_since": slots, "left_high": slots, "left_low": slots, "rate": slots,
+        }  # fmt: skip
+
+    def _link_cells(self) -> dict[str, Any]:
+        tensors, channels, moves = self.cells["tensors"], self.cells["channels"], len(self.moves)
+        cells = {name: ints([-1] * tensors) for name in ("pending_head", "pending_tail")}
+        cells |= {name: ints([-1] * channels) for name in ("queue_head", "queue_tail")}
+        cells |= {name: ints([-1] * moves) for name in ("pending_next", "queue_next")}
+        return cells | {"sequence": longs([0] * moves), "issued_at": longs([0] * moves), "links": ints([0] * (3 * moves + 3))} | {
+            "changed": flags([0] * tensors),
+            "marks": longs([0] * (3 * moves + 3 + 3 * self.cells["tiers"] + 6 * self.cells["streams"] + 5 * self.cells["slots"])),
+        }
+
+    def _figure_cells(self) -> dict[str, Any]:
+        c = self.cells
+        tiers, streams, ops, moves = c["tiers"], c["streams"], c["ops"], len(self.moves)
+        cells = {name: longs([0] * tiers) for name in ("peak", "peak_at")}
+        cells |= {name: longs([0] * (tiers * c["kinds"])) for name in ("by_kind", "peak_by_kind")}
+        cells |= {"stalls": longs([0] * (3 * streams)), "slowed": longs([0] * streams)}
+        cells["channel_figures"] = longs([0] * (MOVES_OF_A_CHANNEL * max(1, c["channels"])))
+        cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
+        cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
+        return cells | {"blocked": ints([0] * c["channels"])}
+
+    # -- a plan ------------------------------------------------------------------------------------------------
+
+    def put(self, k: int, move: Move | None) -> None:
+        """Put a move in the place ``k``, or take it from there."""
+        cells, before = self.cells, self.moves[k]
+        if before is not None:
+            self.loop.unlink(k, before.after + 1)
+        self.moves[k] = move
+        cells["copies"][k] = move is not None and move.channel >= 0
+        if move is None:
+            return
+        t, source, target, channel, after, order = move
+        volume = self._sizes[t] * NS_PER_S * self.flows.scale
+        cells["move_tensor"][k], cells["move_source"][k], cells["move_target"][k] = t, source, target
+        cells["move_channel"][k], cells["move_order"][k] = channel, order
+        if channel >= 0:
+            cells["move_class"][k] = self._class_of[channel][t]
+            cells["move_high"][k], cells["move_low"][k] = volume >> 62, volume & LOW
+        self.loop.link(k, after + 1)
+
+    def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
+        """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""
+        cells = self.cells
+        self.loop.forget()
+        for name, cell in self.state.by_name.items():
+            fill = _AT_START.get(name, 0)
+            for k in range(len(cell)):
+                cell[k] = fill
+        counts = cells["user_from"]
+        for t in range(len(self.graph.tensors)):
+            cells["users_left"][t] = counts[t + 1] - counts[t]
+        for t, tiers in initial.items():
+            self.start(t, tiers)
+        for r in range(cells["tiers"]):
+            cells["peak"][r], cells["peak_at"][r] = cells["held"][r], 0
+        cells["peak_by_kind"][:] = cells["by_kind"][:]
+
+    def start(self, t: int, tiers: Sequence[int]) -> None:
+        """Let a tensor be in these tiers at time 0, in place of those where it is; after :meth:`reset`."""
+        cells, tensors, size = self.cells, self.cells["tensors"], self._sizes[t]
+        for r in range(cells["tiers"]):
+            there, kind = r * tensors + t, r * cells["kinds"] + cells["kind"][t]
+            change = size * ((r in tiers) - (cells["here"][there] == VALID))
+            cells["here"][there] = VALID if r in tiers else 0
+            cells["held"][r] += change
+            cells["by_kind"][kind] += change
+            if cells["pin"][kind]:
+                cells["pinned"][r] += change
+                cells["most_pinned"][r] = cells["pinned"][r]
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is in each tier at time 0 fits; after :meth:`reset`."""
+        c = self.cells
+        return all(c["held"][r] <= min(c["capacity"][r], c["part"][r]) for r in range(c["tiers"]))
+
+    def kept(self) -> tuple[Any, list[int]]:
+        """The state between two instants, and what is issued and not over."""
+        count = self.loop.note()
+        return self.state.kept(), list(self.cells["links"][:count])
+
+    def put_back(self, kept: tuple[Any, list[int]]) -> None:
+        """Make the state what it was when it was kept."""
+        state, links = kept
+        self.loop.forget()
+        self.state.put_back(state)
+        cells = self.cells["links"]
+        for j, number in enumerate(links):
+            cells[j] = number
+        self.loop.recall()
+        self.loop.go_on()
+
+    def mark(self, changed: Iterable[int] = ()) -> Any:
+        """What the rest of a run depends on, between two instants: equal ones go on alike. ``None`` where a tensor of ``changed`` moves."""
+        cells = self.cells["changed"]
+        for t in changed:
+            cells[t] = 1
+        count = self.loop.mark()
+        for t in changed:
+            cells[t] = 0
+        if count < 0:
+            return None
+        marks, here = self.cells["marks"][:count], self.cells["here"]
+        return (bytes(marks), bytes(here)) if COMPILED else (marks, here.copy())
+
+    def run(self, limit: int, stop: int) -> int:
+        """Run the loop, with what it asks for: what it came to (:mod:`hosim.engine.loop`)."""
+        while True:
+            status = self.loop.run(limit, stop)
+            room = len(self.flows.cells["joined"])
+            if status == RATES:
+                self.flows.add_rates(self.loop.wanted)
+            elif status == SPEED:
+                self.flows.add_speed(self.loop.wanted)
+            else:
+                return status
+            if len(self.flows.cells["joined"]) != room:
+                self.cells |= self.flows.cells
+                self.loop.take_machine(self.cells)
+
+
+_AT_START = dict.fromkeys(
+    "running blamed paced dependency_met residency_met".split(), -1
+) | dict.fromkeys(("op_end", "until"), 1 << 62)
+
+
+def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
+    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is."""
+    base, order = graph.derived(compile_graph), graph.derived(HappensBefore)
+    waits = [launch[2] for launch in base.launch]
+    uses = [op.uses for op in graph.ops]
+    flags = [READS * (t in op.reads) | WRITES * (t in op.writes) | OUTPUT * (t in op.outputs) for op in graph.ops for t in op.uses]
+    users: list[list[int]] = [[] for _ in graph.tensors]
+    for u, t in enumerate([t for used in uses for t in used]):
+        users[t].append(u)
+    rest = [0] * len(graph.ops)
+    for queue in order.queues:
+        for place, left in zip(reversed(queue), accumulate([durations[i] for i in reversed(queue)]), strict=True):
+            rest[place] = left
+    streams = list(graph.streams)
+    return {
+        "ops": len(graph.ops),
+        "tensors": len(graph.tensors),
+        "streams": len(streams),
+        "main": streams.index(graph.main_stream) if streams else -1,
+        "kinds": len(LEDGER_KINDS),
+        "queue_from": ints(accumulate([len(queue) for queue in order.queues], initial=0)),
+        "queue": ints([i for queue in order.queues for i in queue]),
+        "stream_of": ints(order.stream_of),
+        "place": ints(order.place),
+        "wait_from": ints(accumulate(map(len, waits), initial=0)),
+        "wait_stream": ints([s for wait in waits for s, _ in wait]),
+        "wait_count": ints([count for wait in waits for _, count in wait]),
+        "use_from": ints(accumulate(map(len, uses), initial=0)),
+        "use_op": ints([i for i, used in enumerate(uses) for _ in used]),
+        "use_tensor": ints([t for used in uses for t in used]),
+        "use_flags": ints(flags),
+        "user_from": ints(accumulate(map(len, users), initial=0)),
+        "user": ints([u for mine in users for u in mine]),
+        "survives": ints([int(tensor.survives) for tensor in graph.tensors]),
+        "kind": ints([_KIND[tensor.kind] for tensor in graph.tensors]),
+        "size": longs([tensor.size_bytes for tensor in graph.tensors]),
+        "workspace": longs([op.workspace_bytes for op in graph.ops]),
+        "duration": longs(durations),
+        "rest": longs(rest),
+    }
