@@ -46,7 +46,6 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
-from hosim.processors import tier_of
 from hosim.result import ACCOUNTS, ENGINES, FAST, IN_PROGRAM_ORDER, IN_TIME, LEDGER, REFERENCE, Result
 from hosim.stages import StagesResult
 
@@ -298,11 +297,7 @@ class _Replay:
         ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budgets[position])
         pools = [self._pool(tier, position) for tier in range(len(ledgers))]
         channels = build_channels(self.machine, position)
-        recorder = None
-        if record:
-            workspaces = [op.workspace_bytes for op in graph.ops]
-            tiers = [tier_of(op, hardware) for op in graph.ops]
-            recorder = TimelineRecorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, tiers)
+        recorder = TimelineRecorder(graph, hardware) if record else None
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
