@@ -55,7 +55,7 @@ class TimelineRecorder:
         self._held: dict[tuple[int, int], int] = {}
         self._residencies: list[Residency] = []
         self._staged: list[tuple[int, int, int, int]] = []
-        self._transfers: dict[Moved, TransferRecord] = {}  # in the order of their ends
+        self._transfers: dict[Moved, TransferRecord] = {}
         self._stalls: list[tuple[int, str, int, int, Moved | None]] = []
 
     def op(self, i: int, now: int, duration: int) -> None:
@@ -100,6 +100,8 @@ class TimelineRecorder:
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
         workspaces = [Residency(-1, self._tier_of_op[i], self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
         residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
-        place = {x: k for k, x in enumerate(self._transfers)}
+        # in the order of their ends, then of issue; of what goes ahead of the same cache op (rule 7), as it came there
+        ordered = sorted(self._transfers, key=lambda x: (x.end_ns, x.sequence, x.issue_ns, x.cache_op))
+        place = {x: k for k, x in enumerate(ordered)}
         stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]
-        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), tuple(self._transfers.values()), tuple(residencies))
+        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), tuple([self._transfers[x] for x in ordered]), tuple(residencies))
