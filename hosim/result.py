@@ -29,6 +29,9 @@ WORKSPACE = "workspace"
 LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "caching-expandable", "static")
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
+FAST, REFERENCE = ENGINES = ("fast", "reference")
+"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`)."""
+
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 """The two accounts of memory (docs/contract.md, rule 10)."""
 
@@ -281,6 +284,8 @@ class Result(InCells):
         The plan and the machine, if they are kept: a timeline's positions and names refer to them.
     by_device
         The result of each of several devices.
+    engine
+        What replayed it: one of :data:`ENGINES`, whose figures are the same.
 
     References
     ----------
@@ -331,6 +336,7 @@ class Result(InCells):
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
+    engine: str = field(default=FAST, compare=False, repr=False)
 
     def __repr__(self) -> str:
         names = printable(f"{self.policy} on {self.hardware}, {self.workload}")

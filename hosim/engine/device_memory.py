@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import cast
 
 from hosim.cache_plan import PREFETCH
+from hosim.engine import broken_rules
 from hosim.engine.arenas import Arena
 from hosim.engine.channels import ChannelQueue, Chunk, IssuedTransfer, Route
 from hosim.engine.clock import Clock
@@ -21,7 +22,6 @@ from hosim.engine.multi_hop import Routes
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.stream import Stream
 from hosim.engine.transfer_overheads import TransferOverheads
-from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -136,26 +136,23 @@ class DeviceMemory(DeviceState):
     def _detach(self, t: int, tier: int) -> None:
         copies = self.copies
         if not copies[tier][t]:
-            raise PlanError(f"{self._detach_of(t)}: it holds no bytes there")
+            raise broken_rules.holds_nothing(self.graph, t, self.clock.time)
         user = self._next_user(t)
         if user is not None and (tier == self.tier or self.graph.elsewhere):
             for stream in self.streams:
                 tracked = self.tracked_ops.get(stream.running)
                 if tracked is not None and tracked.tier == tier and (t in tracked.reads or t in tracked.writes):
-                    raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[stream.running].name!r} is using it")
+                    raise broken_rules.in_use(self.graph, t, self.clock.time, stream.running)
         for other, copy in enumerate(copies):
             if copy[t] == VALID and other != tier:
                 break
         else:
             if self._still_needed(t, user):
-                raise PlanError(f"{self._detach_of(t)} would drop its last valid copy")
+                raise broken_rules.last_copy(self.graph, t, self.clock.time)
         # a runtime policy may still bring it back
         if user is not None and tier == self.tracked_ops[user].tier and not self.program.decides and self._awaits(user, t):
-            raise PlanError(f"{self._detach_of(t)}: op {self.graph.ops[user].name!r} awaits it, and no prefetch brings it back before")
+            raise broken_rules.awaited(self.graph, t, self.clock.time, user)
         self.release(t, tier)
-
-    def _detach_of(self, t: int) -> str:
-        return f"detach of tensor {self.graph.tensors[t].name!r} at {self.clock.time} ns"
 
     def _next_user(self, t: int) -> int | None:
         """The first op in listed order that uses the tensor and has not ended."""
@@ -297,15 +294,13 @@ class DeviceMemory(DeviceState):
 
     def check_persistence(self, tier_names: Sequence[str]) -> None:
         """Raise :class:`PlanError` if a tensor that survives the step is not valid again where it was at time 0."""
+        missing = []
         for where, tensors in self.program.initial.items():
             for tier in where:
                 copies = self.copies[tier]
-                missing = [t for t in tensors if copies[t] != VALID and self.graph.tensors[t].survives]
-                if missing:
-                    raise PlanError(
-                        f"tensor {self.graph.tensors[missing[0]].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
-                        "where it was at its start: store it back, or change the plan's initial residency"
-                    )
+                missing += [(t, tier) for t in tensors if copies[t] != VALID and self.graph.tensors[t].survives]
+        if missing:
+            raise broken_rules.not_restored(self.graph, missing, tier_names)
 
 
 def start_together(memories: Sequence[DeviceMemory], now: int) -> None:

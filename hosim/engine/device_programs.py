@@ -11,6 +11,7 @@ from hosim.costmodel.collective_traffic import meeting_ranks, sent_bytes
 from hosim.costmodel.memory_traffic import MemoryUse, copy_uses
 from hosim.costmodel.op_time import op_durations
 from hosim.engine.compiled_plan import CompiledPlan, compile_plan
+from hosim.engine.result_figures import tells_slowing
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -57,8 +58,7 @@ def program_of(
     uses = graph.derived_on(hardware, _uses_beside if competes else _held)
     meetings = graph.derived(meeting_ranks) if hardware.devices > 1 and exchanges is None else {}
     sent = graph.derived_on(hardware, sent_bytes)
-    tells = bool(sent) or (len(graph.derived(_measured)) < len(graph.ops) if compete is None else compete)
-    return DeviceProgram(plan, compiled, uses, sent, meetings, exchanges or _NO_EXCHANGES, tells)
+    return DeviceProgram(plan, compiled, uses, sent, meetings, exchanges or _NO_EXCHANGES, tells_slowing(graph, sent, compete))
 
 
 def stopping_at(program: CompiledPlan, ops: Iterable[int]) -> CompiledPlan:

@@ -1,18 +1,11 @@
-"""The out-of-memory report: who wanted how much, what was held, and the largest residents."""
+"""Who is in the way where the replay of a device ends out of memory (:mod:`hosim.engine.oom_reports` has the words)."""
 
 from __future__ import annotations
 
-from hosim.analysis.canonical import canonical_places
+from hosim.engine import oom_reports
 from hosim.engine.channels import Chunk, IssuedTransfer
 from hosim.engine.device import DeviceReplay
-from hosim.engine.stream import Stream
-from hosim.units import human_percent, human_size
-
-_LISTED = 5
-_FOR_OTHERS = "waits in vain for other devices"
-
-FOR_OTHERS = f"out of memory: the step {_FOR_OTHERS}"
-"""The report of a stage that has not begun, as another one has no room for what it starts with."""
+from hosim.engine.oom_reports import FullTier
 
 
 def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
@@ -24,7 +17,8 @@ def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
     blocked = [stream for stream in device.streams if stream.done < stream.length and stream.running < 0]
     for stream in blocked:
         if stream.residency_met >= 0:
-            return _op(device, stream, tier_names)
+            i = stream.queue[stream.done]
+            return oom_reports.of_op(full_tier(device, _tier_of(device, i), tier_names), i)
     waiting = sorted((channel.queue[0] for channel in memory.channels if channel.queue), key=lambda x: x.sequence)
     for transfer in waiting:
         t, hop = transfer.tensor, transfer.hop
@@ -37,108 +31,36 @@ def describe(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
     short = [s for s in blocked if s.dependency_met >= 0]
     begun = [stream for stream in device.streams if stream.running >= 0]
     if begun and not short:
-        return f"out of memory: op {device.graph.ops[begun[0].running].name!r} {_FOR_OTHERS}"
+        return oom_reports.for_others(device.graph, begun[0].running)
     if blocked:  # not one that waits for its producers: something else holds them up
-        return _residency(device, (short or blocked)[0], tier_names)
+        stream = (short or blocked)[0]
+        i = stream.queue[stream.done]
+        there = _tier_of(device, i)
+        missing = [t for t in device.graph.ops[i].reads if device.program.tracked[t] and not memory.has_valid(t, there)]
+        return oom_reports.in_vain(device.graph, i, missing, tier_names[there])
     return _transfer(device, waiting[0], tier_names)
 
 
-def is_for_others(report: str | None) -> bool:
-    """Whether a report says that the device itself could go on: it waits for others, whose reports say why."""
-    return report is not None and report.endswith(_FOR_OTHERS)
-
-
-def on_device(report: str, position: int, device: str = "device") -> str:
-    """The report of one of several devices, or of what else is called ``device``, which names it."""
-    return report.replace("out of memory", f"out of memory on {device} {position}", 1)
-
-
-def initial(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:
-    """One line on an initial residency that is more than a tier holds."""
-    ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
-    return (
-        f"out of memory: the initial residents of {tier_names[tier]} take {_size(ledger.held)}{_of_this(device, tier)}, "
-        f"its capacity is {_size(ledger.capacity)}; largest residents: {_largest(device, tier)}"
-    )
-
-
-def unplaced(device: DeviceReplay, tier_names: tuple[str, ...]) -> str:
-    """One line on initial residents of the device tier that fit by their bytes, but find no place."""
-    tier = device.memory.tier
-    return f"out of memory: the initial residents of {tier_names[tier]} want more {_held(device, tier, tier_names)}"
-
-
-def _op(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
-    i = stream.queue[stream.done]
-    op = device.graph.ops[i]
-    tier = _tier_of(device, i)
-    held = set(_held_tensors(device, tier))
-    wanted = op.workspace_bytes + sum(device.memory.sizes[t] for t in op.outputs if t not in held)
-    return f"out of memory: op {op.name!r} wants {_size(wanted)} {_held(device, tier, tier_names)}"
+def full_tier(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> FullTier:
+    """What the reports say of a tier of a device."""
+    memory, shared = device.memory, device.memory.pools[tier]
+    own = None if shared is None else memory.ledgers[tier]
+    arena = memory.arena if tier == memory.tier else None
+    tensors = _held_tensors(device, tier)
+    return FullTier(device.graph, tier_names[tier], device.clock.time, shared or memory.ledgers[tier], own, tensors, arena)
 
 
 def _transfer(device: DeviceReplay, transfer: IssuedTransfer, tier_names: tuple[str, ...]) -> str:
     hop = transfer.hop
-    name = device.graph.tensors[transfer.tensor].name
     arrives = not isinstance(transfer, Chunk) or transfer.arrives
     wanted = device.memory.sizes[transfer.tensor] if arrives else transfer.size  # on the way there a chunk has a place of its own
-    return (
-        f"out of memory: {hop.op} of {name!r} ({tier_names[hop.source]} to {tier_names[hop.destination]}) wants "
-        f"{_size(wanted)} {_held(device, hop.destination, tier_names)}"
-    )
-
-
-def _residency(device: DeviceReplay, stream: Stream, tier_names: tuple[str, ...]) -> str:
-    i = stream.queue[stream.done]
-    op, there = device.graph.ops[i], _tier_of(device, i)
-    missing = [t for t in op.reads if device.program.tracked[t] and not device.memory.has_valid(t, there)]
-    tier = tier_names[there]
-    if missing:
-        name = device.graph.tensors[missing[0]].name
-        size = _size(device.memory.sizes[missing[0]])
-        wanted = f"{name!r} ({size}) to be resident in {tier}"
-        return f"out of memory: op {op.name!r} waits in vain for {wanted}: no cache op can bring it there any more"
-    return f"out of memory: op {op.name!r} waits in vain for its producers or for a transfer that cannot start"
+    full = full_tier(device, hop.destination, tier_names)
+    return oom_reports.of_transfer(full, hop.op, transfer.tensor, tier_names[hop.source], wanted)
 
 
 def _tier_of(device: DeviceReplay, i: int) -> int:
     """The tier that op ``i`` reads and writes."""
     return device.program.tracked_ops[i].tier if device.graph.ops[i].processor else device.memory.tier
-
-
-def _held(device: DeviceReplay, tier: int, tier_names: tuple[str, ...]) -> str:
-    ledger = device.memory.pools[tier] or device.memory.ledgers[tier]
-    return (
-        f"of {tier_names[tier]} at {device.clock.time} ns, where {_size(ledger.held)} of {_size(ledger.capacity)} are held"
-        f"{_of_this(device, tier)}{_arena(device, tier)}; largest residents: {_largest(device, tier)}"
-    )
-
-
-def _arena(device: DeviceReplay, tier: int) -> str:
-    """What the allocator makes of what is held: where it is more than its bytes, this may be why the rest does not fit."""
-    arena = device.memory.arena
-    if arena is None or tier != device.memory.tier:
-        return ""
-    state = arena.state()
-    return (
-        f" (allocator {arena.name}: {_size(state.allocated_bytes)} allocated, {_size(state.reserved_bytes)} reserved, "
-        f"fragmentation {human_percent(state.fragmentation)}, largest free block {_size(state.largest_free_bytes)})"
-    )
-
-
-def _of_this(device: DeviceReplay, tier: int) -> str:
-    """The part of a shared tier that the device itself holds."""
-    return f" ({_size(device.memory.ledgers[tier].held)} by this device)" if device.memory.pools[tier] is not None else ""
-
-
-def _largest(device: DeviceReplay, tier: int) -> str:
-    sizes = device.memory.sizes
-    places = device.graph.derived(canonical_places)
-    held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], places[t]))
-    if not held:
-        return "none"
-    listed = ", ".join(f"{device.graph.tensors[t].name} {_size(sizes[t])}" for t in held[:_LISTED])
-    return listed + (f" and {len(held) - _LISTED} more" if len(held) > _LISTED else "")
 
 
 def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:
@@ -156,7 +78,3 @@ def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:
         if graph.tensors[t].survives or not all(streams[u].has_ended(u) for u in users):
             held.append(t)
     return held
-
-
-def _size(size: int) -> str:
-    return human_size(size) if size < 1024 else f"{human_size(size)} ({size} B)"

@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol
 
-from hosim.engine.channels import IssuedTransfer
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.processors import tier_of
 from hosim.result import Residency, Stall, Timeline
 from hosim.result import Transfer as TransferRecord
+
+
+class Named(Protocol):
+    """A channel."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+class Moved(Protocol):
+    """A transfer on one channel, in nanoseconds and bytes; ``sequence`` is its place in the order of issue."""
+
+    sequence: float
+    size: int
+    issue_ns: int
+    start_ns: int
+    end_ns: int
+    alone_ns: int
+
+    @property
+    def cache_op(self) -> int:
+        """The place of its cache op in the plan."""
+
+    @property
+    def tensor(self) -> int:
+        """What moves."""
+
+    @property
+    def channel(self) -> Named:
+        """What it crosses."""
 
 
 class TimelineRecorder:
     """Collects the timeline of one device's replay."""
 
-    def __init__(self, ops: int, sizes: Sequence[int], workspaces: Sequence[int], tier_names: Sequence[str], tiers: Sequence[str]) -> None:
-        self._start = [-1] * ops
-        self._end = [-1] * ops
-        self._sizes = sizes
-        self._workspaces = workspaces
-        self._tiers = tier_names
-        self._tier_of_op = tiers
+    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+        self._start = [-1] * len(graph.ops)
+        self._end = [-1] * len(graph.ops)
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
+        self._workspaces = [op.workspace_bytes for op in graph.ops]
+        self._tiers = [tier.name for tier in hardware.tiers]
+        self._tier_of_op = [tier_of(op, hardware) for op in graph.ops]
         self._held: dict[tuple[int, int], int] = {}
         self._residencies: list[Residency] = []
         self._staged: list[tuple[int, int, int, int]] = []
-        self._transfers: dict[IssuedTransfer, TransferRecord] = {}  # in the order of their ends
-        self._stalls: list[tuple[int, str, int, int, IssuedTransfer | None]] = []
+        self._transfers: dict[Moved, TransferRecord] = {}
+        self._stalls: list[tuple[int, str, int, int, Moved | None]] = []
 
     def op(self, i: int, now: int, duration: int) -> None:
         """Op ``i`` starts."""
@@ -34,7 +67,7 @@ class TimelineRecorder:
         """Op ``i`` has ended later than it would have alone."""
         self._end[i] = now
 
-    def stall(self, i: int, cause: str, start: int, end: int, blamed: IssuedTransfer | None) -> None:
+    def stall(self, i: int, cause: str, start: int, end: int, blamed: Moved | None) -> None:
         """The stream waited before op ``i``; a transfer stall is blamed on a transfer that has ended."""
         self._stalls.append((i, cause, start, end, blamed))
 
@@ -55,7 +88,7 @@ class TimelineRecorder:
         self._staged.remove((t, tier, start, size))
         self._residencies.append(Residency(t, self._tiers[tier], start, end, size, staged=True))
 
-    def transfer(self, x: IssuedTransfer) -> None:
+    def transfer(self, x: Moved) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
         self._transfers[x] = TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
@@ -67,6 +100,8 @@ class TimelineRecorder:
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
         workspaces = [Residency(-1, self._tier_of_op[i], self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
         residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
-        place = {x: k for k, x in enumerate(self._transfers)}
+        # in the order of their ends, then of issue; of what goes ahead of the same cache op (rule 7), as it came there
+        ordered = sorted(self._transfers, key=lambda x: (x.end_ns, x.sequence, x.issue_ns, x.cache_op))
+        place = {x: k for k, x in enumerate(ordered)}
         stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]
-        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), tuple(self._transfers.values()), tuple(residencies))
+        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), tuple([self._transfers[x] for x in ordered]), tuple(residencies))

@@ -10,17 +10,19 @@ settled again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
+from typing import TYPE_CHECKING
 
 from hosim.analysis.pipeline_bubble import bubbles
 from hosim.analysis.stage_messages import StageExchange, exchanges
 from hosim.cache_plan import AT_START, Plan
 from hosim.collector import no_collection
 from hosim.costmodel.memory_traffic import copies_compete, with_memories
-from hosim.engine import oom, result_figures
+from hosim.engine import oom, oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.channels import build_channels
 from hosim.engine.clock import Clock
@@ -43,9 +45,12 @@ from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
-from hosim.processors import tier_of
-from hosim.result import ACCOUNTS, IN_PROGRAM_ORDER, IN_TIME, LEDGER, Result
+from hosim.plain_text import shown
+from hosim.result import ACCOUNTS, ENGINES, FAST, IN_PROGRAM_ORDER, IN_TIME, LEDGER, REFERENCE, Result
 from hosim.stages import StagesResult
+
+if TYPE_CHECKING:
+    from hosim.engine.reference import Simulation
 
 _Placing = tuple[str, int | None]
 """The allocator, and the bytes that it may reserve if they are not the budget's."""
@@ -63,6 +68,7 @@ def replay(
     fold: bool = True,
     reserve_bytes: int | None = None,
     compete: bool | None = None,
+    engine: str | None = None,
 ) -> Result:
     """Replay a plan on a machine by the rules of docs/contract.md; two runs give equal results.
 
@@ -80,10 +86,12 @@ def replay(
     while they flow (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so where some op has no
     ``duration_ns``, so that its time is the cost model's, or has ``bytes_accessed``.
 
+    ``engine`` is one of :data:`hosim.result.ENGINES`, which give the same figures; ``None``: the fast one.
+
     On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
     Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
-    allocator or account.
+    allocator, account or engine.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.io import find_hardware, load_hardware
@@ -94,15 +102,21 @@ def replay(
     >>> replay(plan, load_hardware(find_hardware("toy"))).makespan_ns
     90
     """
+    check_engine(engine)
     if plan.graph.elsewhere:
         check_other_processors(plan, allocator, account)
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete)
+        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete, engine)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
+    placing = allocator, reserve_bytes
+    if engine == REFERENCE:
+        from hosim.engine.reference import Simulation
+
+        told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
+        return replace(told, replay_s=time.perf_counter() - begin)
     with no_collection():  # a replay leaves no cycles while it runs
-        placing = allocator, reserve_bytes
         folded = fold and jitter is None and _alike(hardware)
         # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
         run = _Replay([plan], hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
@@ -122,6 +136,7 @@ def replay_stages(
     record: bool = False,
     jitter: Jitter | None = None,
     compete: bool | None = None,
+    engine: str | None = None,
 ) -> StagesResult:
     """Replay the plans of the stages of a pipeline together, on a machine that has one device for each (docs/contract.md, rule 21).
 
@@ -132,6 +147,7 @@ def replay_stages(
     if len(plans) < 2 or hardware.devices != len(plans):
         message = f"expected a machine of one device for each of 2 stages or more, got {hardware.devices} for {len(plans)}"
         raise InputError(message, source="stages")
+    check_engine(engine)
     begin = time.perf_counter()
     graphs = [plan.graph for plan in plans]
     for plan in plans:
@@ -141,13 +157,25 @@ def replay_stages(
         tied = exchanges(graphs)
         if jitter is not None and jitter.is_none:
             jitter = None
-        run = _Replay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
+        run: Simulation | _Replay
+        if engine == REFERENCE:
+            from hosim.engine.reference import Simulation
+
+            run = Simulation(plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied)
+        else:
+            run = _Replay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
         whole = run.run()
     bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
     if not record:
         each = [replace(r, timeline=None, replayed=None) for r in whole.by_device]
         whole = replace(whole, timeline=None, replayed=None, by_device=tuple(each))
     return StagesResult(whole, bubble, time.perf_counter() - begin)
+
+
+def check_engine(engine: object) -> None:
+    """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
+    if engine is not None and engine not in ENGINES:
+        raise InputError(f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine")
 
 
 def _in_program_order(
@@ -161,11 +189,12 @@ def _in_program_order(
     jitter: Jitter | None,
     fold: bool,
     compete: bool | None,
+    engine: str | None,
 ) -> Result:
     if account != IN_PROGRAM_ORDER:
         raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
     check_program_account(plan, allocator)
-    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete)
+    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
     assert result.timeline is not None
     capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
     counted = program_account(plan, hardware, result.timeline, capacity, allocator)
@@ -268,11 +297,7 @@ class _Replay:
         ledgers[device_tier].capacity = min(ledgers[device_tier].capacity, self.budgets[position])
         pools = [self._pool(tier, position) for tier in range(len(ledgers))]
         channels = build_channels(self.machine, position)
-        recorder = None
-        if record:
-            workspaces = [op.workspace_bytes for op in graph.ops]
-            tiers = [tier_of(op, hardware) for op in graph.ops]
-            recorder = TimelineRecorder(len(graph.ops), program.graph.sizes, workspaces, self.tier_names, tiers)
+        recorder = TimelineRecorder(graph, hardware) if record else None
         runtime = Runtime(plan.runtime(), hardware) if plan.runtime is not None else None
         queues = zip(graph.streams, program.graph.queues, strict=True)
         streams = [Stream(name, queue, len(channels), recorder) for name, queue in queues]
@@ -426,11 +451,11 @@ class _Replay:
                 if pool is not None and pool.held > pool.capacity:
                     if self.folded:
                         raise AsymmetryError
-                    return device.memory.position, oom.initial(device, tier, self.tier_names)
+                    return device.memory.position, oom_reports.initial(oom.full_tier(device, tier, self.tier_names))
                 if ledger.held > ledger.capacity:
-                    return device.memory.position, oom.initial(device, tier, self.tier_names)
-        placed = [device.memory.place_residents() for device in self.devices]
-        return None if all(placed) else (0, oom.unplaced(self.devices[0], self.tier_names))
+                    return device.memory.position, oom_reports.initial(oom.full_tier(device, tier, self.tier_names))
+        placed, first = [device.memory.place_residents() for device in self.devices], self.devices[0]
+        return None if all(placed) else (0, oom_reports.unplaced(oom.full_tier(first, first.memory.tier, self.tier_names)))
 
     def result(self, initial_error: tuple[int, str] | None) -> Result:
         """The figures of a result (docs/formats.md): one device's, or those of several with each of them."""
@@ -440,7 +465,7 @@ class _Replay:
             if initial_error is not None:
                 whose, error = initial_error
                 if self.staged and whose != device.memory.position:
-                    error = oom.FOR_OTHERS
+                    error = oom_reports.FOR_OTHERS
             elif any(s.done < s.length for s in device.streams) or any(c.queue for c in device.memory.channels):
                 error = oom.describe(device, self.tier_names)
             if error is None:
@@ -449,7 +474,40 @@ class _Replay:
                 error = arena.failure() if arena is not None else None
             program, budget = self.programs[device.memory.position], self.budgets[device.memory.position]
             modelled = program.tells, self.meets
-            results.append(result_figures.of_device(device, program.plan, self.hardware, budget, error, self.jitter, modelled))
+            did = outcome_of(device, error)
+            results.append(result_figures.of_device(did, program.plan, self.hardware, budget, self.jitter, modelled, FAST))
         if self.hardware.devices == 1:
             return results[0]
-        return result_figures.together(results, self.devices, self.pools, self.hardware, self.folded, "stage" if self.staged else "device")
+        instances = []
+        for tier in range(len(self.tier_names)):
+            shared: list[Ledger] = [pool for (which, _), pool in self.pools.items() if which == tier]
+            instances.append(shared or [device.memory.ledgers[tier] for device in self.devices])
+        return result_figures.together(results, instances, self.hardware, self.folded, "stage" if self.staged else "device")
+
+
+def outcome_of(device: DeviceReplay, error: str | None) -> result_figures.Outcome:
+    """What a device has done; ``error`` is its out-of-memory report, if it has one."""
+    memory, slowed, waited = device.memory, Counter[str](), Counter[str]()
+    if device.contention is not None:
+        slowed.update(device.contention.slowed_ns)
+        if device.contention.collectives is not None:
+            slowed.update(device.contention.collectives.slowed_ns)
+            waited.update(device.contention.collectives.waited_ns)
+    if isinstance(device, ProcessorsReplay):
+        for contention in device.contentions.values():
+            slowed.update(contention.slowed_ns)
+    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
+    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed[s.name] + waited[s.name] for s in device.streams]
+    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
+    return result_figures.Outcome(
+        error=error,
+        makespan_ns=makespan,
+        streams={s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)},
+        slowed_ns=sum(slowed.values()),
+        waited_ns=sum(waited.values()),
+        ledgers=memory.ledgers,
+        channels=list(zip(memory.channels, exposed, strict=True)),
+        decided=device.executed,
+        timeline=device.recorder.timeline(device.clock.time) if device.recorder is not None else None,
+        arena=memory.arena,
+    )

@@ -4,92 +4,120 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median_low
+from typing import Protocol
 
 from hosim.analysis.plan_origin import changed_line
 from hosim.analysis.whole_moves import WholeMoves, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel.guessed_collectives import guessed_collectives
 from hosim.costmodel.makespan_interval import makespan_interval
-from hosim.engine import oom
-from hosim.engine.channels import ChannelQueue
-from hosim.engine.device import DeviceReplay
-from hosim.engine.ledger import Ledger, SharedLedger
-from hosim.engine.other_processors import ProcessorsReplay
+from hosim.engine import oom_reports
+from hosim.engine.arenas import Arena
+from hosim.engine.ledger import Ledger
 from hosim.errors import HardwareError
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.notes import Note, notes
-from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures
+from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures, Timeline
 from hosim.units import LARGEST
 from hosim.unknown_ops import unknown_ops
 
-Pools = Mapping[tuple[int, int], SharedLedger]
-"""The instances of tiers that several devices share, by the tier's position and which instance it is."""
+
+class Counted(Protocol):
+    """What a replay counts of a channel, in the words of :class:`hosim.result.ChannelFigures`."""
+
+    transfers: int
+    bytes: int
+    busy_ns: int
+    queue_ns: int
+    contention_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one device did, whoever replayed it.
+
+    ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each stream, by name; ``slowed_ns`` and
+    ``waited_ns`` is how much longer the ops of all of them took than alone, slowed by copies and waiting for other devices. ``ledgers`` are
+    of the tiers, ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's order. ``decided`` are the cache
+    ops that a runtime policy has issued, by kind.
+    """
+
+    error: str | None
+    makespan_ns: int
+    streams: Mapping[str, StreamFigures]
+    slowed_ns: int
+    waited_ns: int
+    ledgers: Sequence[Ledger]
+    channels: Sequence[tuple[Counted, int]]
+    decided: Mapping[str, int]
+    timeline: Timeline | None
+    arena: Arena | None
 
 
 def of_device(
-    device: DeviceReplay,
-    plan: Plan,
-    hardware: Hardware,
-    budget_bytes: int,
-    error: str | None,
-    jitter: Jitter | None,
-    modelled: tuple[bool, bool],
+    did: Outcome, plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, modelled: tuple[bool, bool], engine: str
 ) -> Result:
-    """The result of one device; ``error`` is its out-of-memory report, if it has one.
+    """The result of one device.
 
     ``modelled`` says whether that copies slow ops down is told even if none does, and whether collectives can wait for other devices.
     """
-    memory = device.memory
-    ledgers = {tier.name: ledger for tier, ledger in zip(hardware.tiers, memory.ledgers, strict=True)}
-    feasible = error is None
-    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
+    feasible, makespan = did.error is None, did.makespan_ns
     if makespan > LARGEST:
         raise HardwareError(
             "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels and its compute", where=hardware.name
         )
-    slowed, waited = _longer(device)
-    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed[s.name] + waited[s.name] for s in device.streams]
-    figures = {s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)} if feasible else {}
-    main = figures.pop(device.main.name, None) if device.main is not None else None
-    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
-    unsure = _interval(device, plan, hardware, makespan, main) if feasible else (None, None)
+    figures = dict(did.streams) if feasible else {}
+    main = figures.pop(plan.graph.main_stream, None)
+    unsure = _interval(plan, hardware, makespan, main)
     moves = whole_moves(plan, hardware.device_tier)
-    timeline = device.recorder.timeline(device.clock.time) if device.recorder is not None else None
-    copied = zip(memory.channels, hardware.copied_by_ops, strict=True)
+    names = [tier.name for tier in hardware.tiers]
+    copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
         hardware=hardware.name,
         policy=plan.policy,
         budget_bytes=budget_bytes,
         feasible=feasible,
-        error=error,
+        error=did.error,
         makespan_ns=makespan if feasible else None,
         busy_ns=(main.busy_ns if main else 0) if feasible else None,
         stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
         drain_ns=(main.drain_ns if main else makespan) if feasible else None,
         lower_bound_ns=None,
-        peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
-        peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
-        peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
-        channels={c.name: _channel(c, exposed[c.index], makespan, by_ops) for c, by_ops in copied},
-        plan=_counts(device, plan),
+        peak_bytes={name: ledger.peak for name, ledger in zip(names, did.ledgers, strict=True)},
+        peak_at_ns={name: ledger.peak_at for name, ledger in zip(names, did.ledgers, strict=True)},
+        peak_breakdown={name: ledger.breakdown() for name, ledger in zip(names, did.ledgers, strict=True)},
+        channels={c.name: _channel(counted, exposed, makespan, by_ops) for c, (counted, exposed), by_ops in copied},
+        plan=_counts(did.decided, plan),
         streams=figures,
         makespan_low_ns=unsure[0],
         makespan_high_ns=unsure[1],
-        slowed_ns=sum(slowed.values()) if modelled[0] or any(slowed.values()) else None,
-        peers_ns=sum(waited.values()) if modelled[1] else None,
+        slowed_ns=did.slowed_ns if modelled[0] or did.slowed_ns else None,
+        peers_ns=did.waited_ns if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
-        notes=(*_notes(plan, hardware, moves, sum([c.bytes for c in memory.channels])), *_changed(plan, hardware, budget_bytes)),
+        notes=(*_notes(plan, hardware, moves, sum([c.bytes for c, _ in did.channels])), *_changed(plan, hardware, budget_bytes)),
         unused_bytes=sum([one.unused_bytes for one in moves]) or None,
-        allocator=memory.arena.figures(failed=not feasible) if memory.arena is not None else None,
+        allocator=did.arena.figures(failed=not feasible) if did.arena is not None else None,
         jitter=jitter,
-        timeline=timeline,
-        replayed=None if timeline is None else (plan, hardware),
+        timeline=did.timeline,
+        replayed=None if did.timeline is None else (plan, hardware),
+        engine=engine,
     )
+
+
+def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -> bool:
+    """Whether a result says that copies slow ops down even if none does; ``sent`` is what collectives send, ``compete`` the caller's word."""
+    return bool(sent) or (not graph.derived(all_measured) if compete is None else compete)
+
+
+def all_measured(graph: Graph) -> bool:
+    """Whether every op has a duration of its own."""
+    return all([op.duration_ns is not None for op in graph.ops])
 
 
 def _notes(plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int) -> tuple[str, ...]:
@@ -102,46 +130,30 @@ def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ..
     return () if line is None else (f"plan: {line}",)
 
 
-def _longer(device: DeviceReplay) -> tuple[Counter[str], Counter[str]]:
-    """How much longer the ops of each stream took than alone, by its name: slowed by copies, and waiting for other devices."""
-    slowed, waited = Counter[str](), Counter[str]()
-    if device.contention is not None:
-        slowed.update(device.contention.slowed_ns)
-        if device.contention.collectives is not None:
-            slowed.update(device.contention.collectives.slowed_ns)
-            waited.update(device.contention.collectives.waited_ns)
-    if isinstance(device, ProcessorsReplay):
-        for contention in device.contentions.values():
-            slowed.update(contention.slowed_ns)
-    return slowed, waited
-
-
 def _interval(
-    device: DeviceReplay, plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
+    plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
 ) -> tuple[int, int] | tuple[None, None]:
-    if device.main is None or main is None:
+    if main is None:
         return None, None
-    found = makespan_interval(plan.graph, hardware, device.main.name, makespan, main.stall_ns, main.drain_ns)
+    found = makespan_interval(plan.graph, hardware, plan.graph.main_stream, makespan, main.stall_ns, main.drain_ns)
     return found if found is not None else (None, None)
 
 
 def together(
-    results: Sequence[Result], devices: Sequence[DeviceReplay], pools: Pools, hardware: Hardware, folded: bool, called: str = "device"
+    results: Sequence[Result], instances: Sequence[Sequence[Ledger]], hardware: Hardware, folded: bool, called: str = "device"
 ) -> Result:
     """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all.
 
-    ``called`` is what reports call each of them.
+    ``instances`` are the ledgers of all instances of each tier, ``called`` is what reports call each device.
     """
     every = [*results] * hardware.devices if folded else results
-    every = [r if r.error is None else replace(r, error=oom.on_device(r.error, d, called)) for d, r in enumerate(every)]
+    every = [r if r.error is None else replace(r, error=oom_reports.on_device(r.error, d, called)) for d, r in enumerate(every)]
     failed = [r for r in every if not r.feasible]
-    shown = min(failed, key=lambda r: oom.is_for_others(r.error)) if failed else max(every, key=lambda r: r.makespan_ns or 0)
+    shown = min(failed, key=lambda r: oom_reports.is_for_others(r.error)) if failed else max(every, key=lambda r: r.makespan_ns or 0)
     peaks: dict[str, tuple[Ledger, int]] = {}
-    for position, tier in enumerate(hardware.tiers):
-        shared: list[Ledger] = [pool for (which, _), pool in pools.items() if which == position]
-        times = hardware.sharers(hardware.tier_scope(tier.name)) if shared and folded else 1
-        largest = max(shared or [device.memory.ledgers[position] for device in devices], key=lambda ledger: (ledger.peak, -ledger.peak_at))
-        peaks[tier.name] = largest, times
+    for tier, ledgers in zip(hardware.tiers, instances, strict=True):
+        times = hardware.sharers(hardware.tier_scope(tier.name)) if folded else 1
+        peaks[tier.name] = max(ledgers, key=lambda ledger: (ledger.peak, -ledger.peak_at)), times
     return replace(
         shown,
         peak_bytes={name: times * ledger.peak for name, (ledger, times) in peaks.items()},
@@ -169,7 +181,7 @@ def _of(values: Sequence[int]) -> Spread:
     return Spread(min(values), median_low(values), max(values))
 
 
-def _channel(channel: ChannelQueue, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
+def _channel(channel: Counted, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
     """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule 22)."""
     return ChannelFigures(
         transfers=channel.transfers,
@@ -183,10 +195,10 @@ def _channel(channel: ChannelQueue, exposed: int, makespan: int, by_ops: bool) -
     )
 
 
-def _counts(device: DeviceReplay, plan: Plan) -> dict[str, int]:
+def _counts(decided: Mapping[str, int], plan: Plan) -> dict[str, int]:
     labels = {PREFETCH: "prefetches", STORE: "stores", DETACH: "detaches"}
     planned = Counter([cache_op.op for cache_op in plan.cache_ops])
-    counts = {label: planned[op] + device.executed[op] for op, label in labels.items()}
+    counts = {label: planned[op] + decided.get(op, 0) for op, label in labels.items()}
     if plan.edits is not None:
         counts |= {label: count for label, count in (("recomputes", plan.recomputes), ("moved_ops", plan.moved_ops)) if count}
     return counts

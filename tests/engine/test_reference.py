@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,50 +11,62 @@ from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 from strategies import cases, graphs, hardware, processor_plans, several, sized, wild_plans
 from test_naive_collectives import with_collectives
-from test_naive_replay import figures
+from test_naive_stages import sets
 from test_naive_without_dma import without_dma
 
 from hosim.cache_plan import Plan
-from hosim.engine import replay
-from hosim.engine.reference import Simulation
-from hosim.errors import InfeasibleError, PlanError
+from hosim.engine import replay, replay_stages
+from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.hardware import Hardware
+from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
 from hosim.policies import registry
+from hosim.result import ACCOUNTS, ALLOCATORS, FAST, IN_TIME, LEDGER, REFERENCE
+from hosim.stages import StagesResult
 
 
-def compare(plan: Plan, machine: Hardware, budget: int | None = None, compete: bool | None = None, jitter: Jitter | None = None) -> None:
-    simulation = Simulation(plan, machine, budget, compete=compete, jitter=jitter)
-    objection, result = None, None
+def told(run: Callable[[], Any]) -> Any:
+    """What a replay gives, or the text of its error."""
     try:
-        simulation.run()
-    except PlanError as error:
-        objection = error
-    try:
-        result = replay(plan, machine, budget, compete=compete, jitter=jitter, fold=False)
-    except PlanError as error:
-        assert objection is not None, f"the engine alone objects: {error}"
+        return run()
+    except (PlanError, InputError) as error:
+        return str(error)
+
+
+def agree(found: Any, expected: Any) -> None:
+    """Two answers of :func:`told` are equal: results in every field, and with their timelines."""
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found == expected
         return
-    assert objection is None, f"the reference alone objects: {objection}"
-    if simulation.error is not None:
-        assert f"the initial residents of {simulation.error[2]}" in str(result.error)
-        return
-    for device, one in zip(simulation.devices, result.by_device or (result,), strict=True):
-        assert (device.error is None) == (one.error is None), (device.error, one.error)
-        assert device.error is None or device.error[1] in str(one.error)
-        got, expected = figures(one), dict(device.figures())
-        if one.feasible:
-            got["slowed_ns"], got["peers_ns"] = got["slowed_ns"] or 0, got["peers_ns"] or 0
-            main = plan.graph.main_stream
-            for key in ("busy_ns", "stall_ns", "drain_ns"):
-                if main not in got[key] and "compute" in got[key]:
-                    got[key][main] = got[key].pop("compute")
-        assert got == expected
-    if machine.devices > 1:
-        for tier in machine.tiers:
-            rooms = [room for (name, _), room in sorted(simulation.rooms.items()) if name == tier.name]
-            most = max(rooms, key=lambda room: (room.peak, -room.peak_at))
-            assert (result.peak_bytes[tier.name], result.peak_at_ns[tier.name]) == (most.peak, most.peak_at)
+    if isinstance(expected, StagesResult):
+        assert found.bubble_ns == expected.bubble_ns
+        found, expected = found.whole, expected.whole
+    assert (found.engine, expected.engine) == (REFERENCE, FAST)
+    assert len(found.by_device) == len(expected.by_device)
+    for one, other in zip((found, *found.by_device), (expected, *expected.by_device), strict=True):
+        assert one == other
+        assert one.timeline == other.timeline
+        assert to_json(result_to_dict(replace(one, replay_s=0.0, engine=FAST))) == to_json(result_to_dict(replace(other, replay_s=0.0)))
+
+
+def compare(
+    plan: Plan,
+    machine: Hardware,
+    budget: int | None = None,
+    compete: bool | None = None,
+    jitter: Jitter | None = None,
+    allocator: str = LEDGER,
+    account: str = IN_TIME,
+) -> None:
+    def run(engine: str, record: bool) -> Any:
+        rest = {"compete": compete, "jitter": jitter, "allocator": allocator, "account": account}
+        return told(lambda: replay(plan, machine, budget, record=record, fold=False, engine=engine, **rest))
+
+    found = run(REFERENCE, True)
+    agree(found, run(FAST, True))
+    bare = run(REFERENCE, False)
+    assert bare == found
+    assert isinstance(bare, str) or bare.timeline is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,3 +147,18 @@ def test_runtime_policies(data: st.DataObject) -> None:
     except InfeasibleError:
         return
     compare(plan, machine, budget)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.booleans())
+def test_stages(data: st.DataObject, compete: bool) -> None:
+    plans, machine = data.draw(sets(compete))
+    jitter = data.draw(st.sampled_from((None, Jitter(3, 0.3, 0.2))))
+    agree(*[told(lambda e=e: replay_stages(plans, machine, record=True, jitter=jitter, engine=e)) for e in (REFERENCE, FAST)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(max_ops=7, max_streams=3, fabrics=True, roomy=None, uneven=True), st.sampled_from(ALLOCATORS), st.sampled_from(ACCOUNTS))
+def test_allocators_and_accounts(case: Any, allocator: str, account: str) -> None:
+    _, machine, plan = case
+    compare(plan, machine, allocator=allocator, account=account)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import simpy
-
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.costmodel.fair_sharing import NS_PER_S, Link
 from hosim.costmodel.routes import chunks_of, route
@@ -34,25 +32,56 @@ class Issued:
 
 @dataclass(eq=False)
 class Piece:
-    """A part of a move on one of its hops, a whole tensor where a channel joins the tiers; ``order`` is its place in the order of issue."""
+    """A part of a move on one of its hops, a whole tensor where a channel joins the tiers; ``sequence`` is its place in the order of issue.
+
+    ``staged_ns`` is since when it lies in the tier that the hop leaves, if that is one in between. Times are in nanoseconds; ``alone_ns``
+    is what it would take alone.
+    """
 
     move: Issued
     hop: int
     size: int
-    order: float
-    issued: int
-    begun: int = -1
-    ended: int = -1
+    sequence: float
+    issue_ns: int
+    staged_ns: int
+    start_ns: int = -1
+    end_ns: int = -1
+    alone_ns: int = -1
+
+    @property
+    def channel(self) -> Channel:
+        """What it crosses."""
+        return self.move.hops[self.hop]
+
+    @property
+    def arrives(self) -> bool:
+        """Whether this is the last hop."""
+        return self.hop + 1 == len(self.move.hops)
+
+    @property
+    def tensor(self) -> int:
+        """What moves."""
+        return self.move.cache_op.tensor
+
+    @property
+    def cache_op(self) -> int:
+        """The place in the plan of the cache op that moves it."""
+        return self.move.k
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """The order of issue; of what goes ahead of the same cache op (rule 7), the one that came there first is first."""
+        return self.sequence, self.issue_ns, self.move.k
 
 
 class Lane:
     """One channel of one device: its queue, its engines, its figures. ``alone`` is what a transfer that shares nothing gets."""
 
-    def __init__(self, env: Nanoseconds, channel: Channel, links: tuple[Link, ...], alone: int) -> None:
+    def __init__(self, channel: Channel, links: tuple[Link, ...], alone: int) -> None:
         self.channel = channel
         self.links = links
         self.alone = alone
-        self.engines = simpy.Resource(env, channel.engines)
+        self.running = 0
         self.queue: deque[Piece] = deque()
         self.busy_since = 0
         self.transfers = self.bytes = self.busy_ns = self.queue_ns = self.contention_ns = self.exposed_ns = 0
@@ -62,7 +91,8 @@ class Transfers:
     """The cache ops of one device. ``pending`` are those of a tensor that have not taken effect, in order of issue.
 
     ``passed`` are the chunks that have crossed a hop at this instant, ``arrivals`` those among them with which a move arrived. ``dead``
-    are tensors whose last user has ended. ``pause`` waits, ``changed`` says that something has ended.
+    are tensors whose last user has ended. ``order`` numbers transfers as they are issued, ``wake`` says that something has ended, and
+    ``factor`` is jitter's on a tensor's next transfer (rule 15).
     """
 
     def __init__(
@@ -73,12 +103,12 @@ class Transfers:
         fluid: Fluid,
         device: int,
         order: Iterator[int],
-        pause: Callable[[int], Steps],
+        wake: Callable[[], None],
         factor: Callable[[int], float] | None,
     ) -> None:
         self.env, self.hardware, self.storage, self.fluid = env, hardware, storage, fluid
-        self.device, self.order, self.pause, self.factor = device, order, pause, factor
-        self.lines = {c.name: self._line(c) for c in hardware.channels}
+        self.device, self.order, self.wake, self.factor = device, order, wake, factor
+        self.lanes = {c.name: self._lane(c) for c in hardware.channels}
         self.pending: dict[int, deque[Issued]] = {}
         self.done: set[int] = set()
         self.dead: set[int] = set()
@@ -87,9 +117,9 @@ class Transfers:
         self.crossed: list[Piece] = []
         self.last_end = 0
 
-    def _line(self, channel: Channel) -> Lane:
+    def _lane(self, channel: Channel) -> Lane:
         fabrics = [f.bandwidth_bytes_per_s for f in self.hardware.fabrics if channel.name in f.channels]
-        return Lane(self.env, channel, self.fluid.links(channel, self.device), min([channel.bandwidth_bytes_per_s, *fabrics]))
+        return Lane(channel, self.fluid.links(channel, self.device), min([channel.bandwidth_bytes_per_s, *fabrics]))
 
     # -- issue (rules 3 and 7) -----------------------------------------------------------------------------------
 
@@ -111,14 +141,14 @@ class Transfers:
         parts = chunks_of(self.hardware, size) if len(move.hops) > 1 else [size]
         move.left = len(parts)
         for part in parts:
-            self._join(Piece(move, 0, part, next(self.order), self.env.now))
+            self._join(Piece(move, 0, part, next(self.order), self.env.now, self.env.now))
 
     def _join(self, chunk: Piece) -> None:
         """Into the queue of its hop: behind all, but on its way ahead of what waits for an earlier cache op of its tensor."""
-        queue, chunk.issued = self.lines[chunk.move.hops[chunk.hop].name].queue, self.env.now
+        queue = self.lanes[chunk.channel.name].queue
         for place, other in enumerate(queue if chunk.hop else ()):
-            if not other.hop and self.pending[other.move.cache_op.tensor][0] is not other.move:
-                chunk.order = other.order - 0.5
+            if not other.hop and self.pending[other.tensor][0] is not other.move:
+                chunk.sequence = other.sequence - 0.5
                 queue.insert(place, chunk)
                 return
         queue.append(chunk)
@@ -132,60 +162,61 @@ class Transfers:
 
     # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
 
-    def begin(self, line: Lane) -> bool:
+    def begin(self, lane: Lane) -> bool:
         """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the destination."""
-        chunk = line.queue[0]
-        move, t, last = chunk.move, chunk.move.cache_op.tensor, chunk.hop + 1 == len(chunk.move.hops)
-        storage, channel, pinning = self.storage, line.channel, 0
-        if line.engines.count == line.engines.capacity or chunk.hop in move.under_way:
+        chunk, channel, storage = lane.queue[0], lane.channel, self.storage
+        move, t, pinning = chunk.move, chunk.tensor, 0
+        if lane.running == channel.engines or chunk.hop in move.under_way:
             return False
         if not chunk.hop and (self.pending[t][0] is not move or storage.copies.get((t, channel.source)) != VALID):
             return False
-        if not last:
-            if not storage.fits(channel.destination, chunk.size):
+        if chunk.arrives:
+            pins = storage.bring(t, channel.destination)
+            if pins is None:
                 return False
-            storage.take(channel.destination, storage.tensors[t].kind, chunk.size)
-        elif (t, channel.destination) not in storage.copies:
-            if not storage.fits(channel.destination, storage.tensors[t].size_bytes):
-                return False
-            pinning = storage.bring(t, channel.destination)
-        line.queue.popleft()
+            pinning = pins
+        elif not storage.stage(t, channel.destination, chunk.size):
+            return False
+        lane.queue.popleft()
         move.begun = True
         move.under_way.add(chunk.hop)
-        if not line.engines.count:
-            line.busy_since = self.env.now
-        self.env.process(self._transfer(line, chunk, line.engines.request(), pinning))
+        if not lane.running:
+            lane.busy_since = self.env.now
+        lane.running += 1
+        self.env.process(self._transfer(lane, chunk, pinning))
         return True
 
-    def _transfer(self, line: Lane, chunk: Piece, engine: simpy.resources.resource.Request, pinning: int) -> Steps:
-        channel, tensor = line.channel, self.storage.tensors[chunk.move.cache_op.tensor]
-        volume = round(chunk.size * NS_PER_S * chunk.move.factor)
+    def _transfer(self, lane: Lane, chunk: Piece, pinning: int) -> Steps:
+        channel, tensor, volume = lane.channel, self.storage.tensors[chunk.tensor], chunk.size * NS_PER_S
+        if self.factor is not None:
+            volume = round(volume * chunk.move.factor)
         most = channel.ceiling(chunk.size, is_pageable(self.hardware, channel, tensor.kind))
-        chunk.begun = self.env.now
-        line.transfers += 1
-        line.bytes += chunk.size
-        line.queue_ns += chunk.begun - chunk.issued
-        yield from self.pause(pinning + channel.latency_ns)
-        yield from self.fluid.run(Flow(self.env, volume, self.device, line.links, most, channel))
-        line.engines.release(engine)
-        chunk.ended = self.last_end = self.env.now
-        alone = pinning + channel.latency_ns - (-volume // min(Fraction(line.alone), most or Fraction(line.alone)))
-        line.contention_ns += chunk.ended - chunk.begun - alone
-        if not line.engines.count:
-            line.busy_ns += chunk.ended - line.busy_since
+        waits, at_most = pinning + channel.latency_ns, lane.alone if most is None else min(Fraction(lane.alone), most)
+        chunk.start_ns, chunk.alone_ns = self.env.now, waits - int(-volume // at_most)
+        lane.transfers += 1
+        lane.bytes += chunk.size
+        lane.queue_ns += chunk.start_ns - chunk.issue_ns
+        yield from self.env.pause(waits)
+        yield from self.fluid.flow(Flow(self.env, volume, self.device, lane.links, most, channel))
+        chunk.end_ns = self.last_end = self.env.now
+        lane.contention_ns += chunk.end_ns - chunk.start_ns - chunk.alone_ns
+        lane.running -= 1
+        if not lane.running:
+            lane.busy_ns += chunk.end_ns - lane.busy_since
         self.passed.append(chunk)
-        self.fluid.changed()
+        self.wake()
 
-    def end(self) -> set[int]:
+    def end(self) -> list[int]:
         """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
-        passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], set()
+        passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
-            move, t = chunk.move, chunk.move.cache_op.tensor
-            channel = move.hops[chunk.hop]
+            move, t, channel = chunk.move, chunk.tensor, chunk.channel
             move.under_way.discard(chunk.hop)
+            if self.storage.recorder is not None:
+                self.storage.recorder.transfer(chunk)
             if chunk.hop:
-                self.storage.free(channel.source, self.storage.tensors[t].kind, chunk.size)
-            if chunk.hop + 1 < len(move.hops):
+                self.storage.unstage(t, channel.source, chunk.size, chunk.staged_ns)
+            if not chunk.arrives:
                 self.crossed.append(chunk)
                 continue
             move.left -= 1
@@ -194,14 +225,14 @@ class Transfers:
                 self.done.add(move.k)
                 self.pending[t].popleft()
                 self.arrivals.append(chunk)
-                arrived.add(t)
+                arrived.append(t)
         return arrived
 
     def go_on(self) -> None:
         """Chunks that have crossed a hop join the queues of their next ones."""
-        crossed, self.crossed = self.crossed, []
+        crossed, self.crossed, now = self.crossed, [], self.env.now
         for chunk in crossed:
-            self._join(Piece(chunk.move, chunk.hop + 1, chunk.size, next(self.order), self.env.now))
+            self._join(Piece(chunk.move, chunk.hop + 1, chunk.size, next(self.order), now, chunk.start_ns))
 
     def is_under_way(self, t: int) -> bool:
         """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""

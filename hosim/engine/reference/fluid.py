@@ -14,17 +14,28 @@ from hosim.costmodel.fair_sharing import Link, max_min_rates
 from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S, MemoryUse
 from hosim.hardware import Channel, Hardware
 
-Steps = Generator[simpy.Event, Any, None]
+Steps = Generator[simpy.Event, Any, Any]
 """What a SimPy process does."""
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment, whose time is in whole nanoseconds."""
+    """SimPy's environment, whose time is in whole nanoseconds. ``going`` counts what goes on: while it is 0, only others may change that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.going = 0
 
     @property
     def now(self) -> int:
         """The current instant."""
         return int(super().now)
+
+    def pause(self, ns: int) -> Steps:
+        """The steps of a process that lets time pass, as a part of the replay."""
+        if ns:
+            self.going += 1
+            yield self.timeout(ns)
+            self.going -= 1
 
 
 class Progress:
@@ -36,10 +47,29 @@ class Progress:
     beside = False
 
     def __init__(self, env: Nanoseconds, left: int, device: int) -> None:
+        self.env = env
         self.left = Fraction(left)
         self.rate = Fraction(0)
+        self.since = 0
+        self.rings = 0
         self.device = device
         self.done = env.event()
+
+    def go(self, rate: Fraction) -> None:
+        """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is left (rule 6)."""
+        if rate == self.rate:
+            return
+        now = self.env.now
+        self.left -= self.rate * (now - self.since)
+        self.rate, self.since = rate, now
+        self.rings += 1
+        if rate or self.left <= 0:
+            alarm = self.env.timeout(ceil(self.left / rate) if self.left > 0 else 0, self.rings)
+            alarm.callbacks.append(self._ring)
+
+    def _ring(self, alarm: simpy.Event) -> None:
+        if alarm.value == self.rings:  # else the rate has changed since
+            self.done.succeed()
 
 
 class Flow(Progress):
@@ -55,76 +85,84 @@ class Flow(Progress):
 
 
 class RunningOp(Progress):
-    """Nanoseconds of an op that reads and writes in ``tier``; without a ``use`` nothing slows it down."""
+    """Nanoseconds of an op that copies in ``tier`` slow down, by what it uses of the tier's bandwidth."""
 
-    def __init__(self, env: Nanoseconds, left: int, device: int, tier: str, use: MemoryUse | None) -> None:
+    def __init__(self, env: Nanoseconds, left: int, device: int, tier: str, use: MemoryUse) -> None:
         super().__init__(env, left, device)
         self.tier = tier
         self.use = use
 
 
 class Fluid:
-    """All of it on one clock. ``changed`` is called when something begins or ends: then rates are to be set."""
+    """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    def __init__(self, env: Nanoseconds, hardware: Hardware, changed: Callable[[], None]) -> None:
+    ``stir`` is called when something is to be settled at this instant.
+    """
+
+    def __init__(self, env: Nanoseconds, hardware: Hardware, stir: Callable[[], None]) -> None:
         self.env = env
+        self.stir = stir
         self.hardware = hardware
-        self.changed = changed
-        self.active: list[Progress] = []
-        self.others = False  # others are active than when rates were set
-        self.since = 0
-        self.alarms = 0
+        self.flows: dict[Flow, None] = {}
+        self.ops: dict[RunningOp, None] = {}
+        self.others = False
+        self.begun: list[RunningOp] = []
+        self.taken: dict[tuple[str, int], Fraction] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
-        devices = range(hardware.devices)
         named = {c.name: c for c in hardware.channels}
         self.beside = [
             (self._own(c, d), self._own(named[other], d), Fraction(bandwidth))
             for c in hardware.channels
             for other, bandwidth in c.beside
-            for d in devices
+            for d in range(hardware.devices)
         ]
         self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
 
-    def run(self, progress: Progress) -> Steps:
-        """The steps of a process that does it: until nothing is left."""
-        self.advance()
-        self.active.append(progress)
+    def flow(self, flow: Flow) -> Steps:
+        """The steps of a process that lets bytes flow until none is left."""
+        if flow.left:
+            self.flows[flow] = None
+            self._other_bytes(not flow.beside)
+            yield flow.done
+            del self.flows[flow]
+            self._other_bytes(-(not flow.beside))
+
+    def _other_bytes(self, going: int) -> None:
+        self.env.going += going
         self.others = True
-        self.changed()
-        yield progress.done
+        self.stir()
 
-    def advance(self) -> None:
-        """What has been done by now."""
-        elapsed, self.since = self.env.now - self.since, self.env.now
-        for one in self.active if elapsed else ():
-            one.left -= one.rate * elapsed
+    def compute(self, op: RunningOp) -> Steps:
+        """The steps of a process that runs an op, launch aside, until all of its work is done."""
+        self.ops[op] = None
+        self.begun.append(op)
+        self.env.going += 1
+        self.stir()
+        yield op.done
+        self.env.going -= 1
+        del self.ops[op]
 
-    def settle(self) -> None:
-        """Set all rates, and ring when the first is done: at the first whole nanosecond (rule 6)."""
-        if not self.others:
-            return
-        self.others = False
-        self.advance()
-        self._set_rates()
-        self.alarms += 1
-        ends = [ceil(one.left / one.rate) if one.left > 0 else 0 for one in self.active if one.rate or one.left <= 0]
-        if ends:
-            self.env.process(self._ring(self.alarms, min(ends)))
-
-    def _ring(self, number: int, delay: int) -> Steps:
-        yield self.env.timeout(delay)
-        if number != self.alarms:
-            return
-        self.advance()
-        self.others = True
-        done = [one for one in self.active if one.left <= 0]
-        self.active = [one for one in self.active if one.left > 0]
-        for one in done:
-            one.done.succeed()
-        self.changed()
+    @property
+    def unsettled(self) -> bool:
+        """Whether rates are to be set at this instant."""
+        return self.others or bool(self.begun)
 
     # -- rates ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
+        changed, self.begun = self.begun, []
+        if self.others:
+            self.others = False
+            self.taken.clear()
+            flows = list(self.flows)
+            for flow, rate in zip(flows, max_min_rates([(1, f.most, f.links) for f in flows], self._carried()), strict=True):
+                flow.go(rate)
+            changed = list(self.ops)
+        for op in changed:
+            factor = op.use.slowdown(self._taken(op))
+            op.go(Fraction(0) if factor is None else 1 / factor)
 
     def links(self, channel: Channel, device: int) -> tuple[Link, ...]:
         """What a transfer crosses: its channel, and the fabrics that the channel is in."""
@@ -139,36 +177,28 @@ class Fluid:
     def _own(self, channel: Channel, device: int) -> Link:
         return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)
 
-    def _set_rates(self) -> None:
-        """Max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
-        flows = [one for one in self.active if isinstance(one, Flow) and one.left > 0]
-        for flow, rate in zip(flows, max_min_rates([(1, f.most, f.links) for f in flows], self._carried(flows)), strict=True):
-            flow.rate = rate
-        copies = [flow for flow in flows if flow.channel is not None]
-        for one in self.active:
-            if isinstance(one, RunningOp):
-                factor = Fraction(1) if one.use is None else one.use.slowdown(self._taken(one, copies))
-                one.rate = Fraction(0) if factor is None else 1 / factor
-
-    def _carried(self, flows: Sequence[Flow]) -> Mapping[Link, Fraction]:
+    def _carried(self) -> Mapping[Link, Fraction]:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
-        active = {link for flow in flows for link in flow.links}
+        active = {link for flow in self.flows for link in flow.links}
         carried = {link: Fraction(self.capacity[link[:2]]) for link in active}
         for own, other, bandwidth in self.beside:
             if own in active and other in active:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _taken(self, work: RunningOp, copies: Sequence[Flow]) -> Fraction:
+    def _taken(self, op: RunningOp) -> Fraction:
         """Bytes a second that copies take of the memory that an op uses; of a tier that devices share, of each one's part (rule 20)."""
-        hardware, taken = self.hardware, Fraction(0)
-        scope = hardware.tier_scope(work.tier)
-        for flow in copies:
-            channel = flow.channel
-            assert channel is not None
-            if work.tier == hardware.device_tier and flow.device == work.device and channel.name in self.held:
-                taken += HELD_BYTES_PER_S  # the device's own processor copies (rule 22)
-            elif work.tier in (channel.source, channel.destination):
-                near = hardware.instance(scope, flow.device) == hardware.instance(scope, work.device)
-                taken += flow.rate / hardware.sharers(scope) if near else 0
-        return taken
+        key = op.tier, op.device
+        if key not in self.taken:
+            copies = [flow for flow in self.flows if flow.channel is not None]
+            self.taken[key] = sum([self._taken_by(flow, *key) for flow in copies], Fraction(0))
+        return self.taken[key]
+
+    def _taken_by(self, flow: Flow, tier: str, device: int) -> Fraction:
+        hardware, channel = self.hardware, flow.channel
+        assert channel is not None
+        if tier == hardware.device_tier and flow.device == device and channel.name in self.held:
+            return Fraction(HELD_BYTES_PER_S)  # the device's own processor copies (rule 22)
+        scope = hardware.tier_scope(tier)
+        near = hardware.instance(scope, flow.device) == hardware.instance(scope, device)
+        return flow.rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)

@@ -1,101 +1,146 @@
-"""One device of a replay: its storage, queues and streams in the rounds of an instant (docs/contract.md, rules 0, 1, 8, 15, 16, 19)."""
+"""One device of a replay: its storage, queues and streams in the rounds of an instant (docs/contract.md, rules 0, 1, 4, 8, 16, 19, 21)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 from typing import Any
 
-import simpy
-
-from hosim.cache_plan import Plan
+from hosim.analysis.stage_messages import StageExchange
+from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.costmodel.fair_sharing import NS_PER_S
 from hosim.costmodel.memory_traffic import copy_uses
+from hosim.engine import oom_reports
+from hosim.engine.arenas import Arena
+from hosim.engine.compiled_plan import resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
-from hosim.engine.reference.cache_op_queues import Transfers
+from hosim.engine.ledger import Ledger
+from hosim.engine.recorder import TimelineRecorder
+from hosim.engine.reference.cache_op_queues import Piece, Transfers
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, RunningOp, Steps
-from hosim.engine.reference.storage import VALID, Account, Storage
+from hosim.engine.reference.storage import VALID, Storage
 from hosim.engine.reference.streams import NOT_YET, OpStream, Rules
+from hosim.engine.result_figures import Outcome
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 
 
+class Meeting:
+    """Those who do a collective or an exchange together: it ``begins`` with the longest of their times when the last one is there."""
+
+    def __init__(self, env: Nanoseconds, members: int) -> None:
+        self.absent = self.not_done = members
+        self.longest = 0
+        self.begins, self.ends = env.event(), env.event()
+
+    def come(self, duration: int) -> Steps:
+        """The steps of one who comes and waits for the others: how long it takes all of them."""
+        self.absent -= 1
+        self.longest = max(self.longest, duration)
+        if not self.absent:
+            self.begins.succeed()
+        yield self.begins
+        return self.longest
+
+    def leave(self) -> Steps:
+        """The steps of one who is done and waits for the others."""
+        self.not_done -= 1
+        if not self.not_done:
+            self.ends.succeed()
+        yield self.ends
+
+
 @dataclass(frozen=True)
 class Shared:
-    """What the devices of a replay have in common: the clock, what flows, the tiers' instances, and who waits in which collective.
+    """What the devices of a replay have in common. ``machine`` is the one that copies find, with the memories that they share (rule 13).
 
-    ``pause`` waits for so many nanoseconds, ``wake`` says that something has ended, ``order`` numbers transfers as they are issued.
+    ``wake`` says that at a device, or at all of them, something has to be looked at again at this instant. ``order`` numbers transfers as
+    they are issued, ``meetings`` are those of collectives and exchanges.
     """
 
     env: Nanoseconds
     hardware: Hardware
+    machine: Hardware
     fluid: Fluid
     competes: bool
     jitter: Jitter | None
-    pause: Callable[[int], Steps]
-    wake: Callable[[], None]
-    room: Callable[[str, int], Account]
+    wake: Callable[[Collection[int]], None]
     order: Iterator[int] = field(default_factory=lambda: count(1))
-    meetings: dict[tuple[int, int], list[simpy.Event]] = field(default_factory=dict)
+    meetings: dict[tuple[int, int] | str, Meeting] = field(default_factory=dict)
 
 
 class SimulatedDevice:
-    """One device: its storage, its transfers and its streams."""
+    """One device: its storage, its transfers and its streams. ``exchanges`` are the ops that are tied to other stages' (rule 21)."""
 
-    def __init__(self, shared: Shared, plan: Plan, position: int) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        plan: Plan,
+        position: int,
+        ledgers: tuple[Mapping[str, Ledger], Mapping[str, Ledger]],
+        arena: Arena | None,
+        recorder: TimelineRecorder | None,
+        exchanges: Mapping[int, StageExchange] | None,
+    ) -> None:
         self.shared, self.plan, self.graph, self.position = shared, plan, plan.graph, position
-        self.env, hardware = shared.env, shared.hardware
-        rooms = {tier.name: shared.room(tier.name, position) for tier in hardware.tiers}
-        with_others = {name for name in rooms if hardware.sharers(hardware.tier_scope(name)) > 1}
-        self.own = {name: Account(room.capacity) if name in with_others else room for name, room in rooms.items()}
-        self.storage = Storage(self.env, self.graph, hardware, rooms, self.own)
-        jitter = shared.jitter
+        self.env, self.recorder, self.exchanges = shared.env, recorder, exchanges or {}
+        hardware, jitter = shared.hardware, shared.jitter
+        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, self._freed)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
-        self.transfers = Transfers(self.env, hardware, self.storage, shared.fluid, position, shared.order, shared.pause, factor)
+        self.transfers = Transfers(
+            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, lambda: shared.wake((position,)), factor
+        )
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
-        self.streams += [OpStream(name, [i for i, op in enumerate(self.graph.ops) if op.stream == name]) for name in self.graph.streams]
         self.main = next((s for s in self.streams if s.name == self.graph.main_stream), None)
-        self.durations: Sequence[int] = op_durations(self.graph, hardware)
+        self.durations: Sequence[int] = self.graph.derived_on(hardware, op_durations)
         self.uses = copy_uses(self.graph, hardware, self.durations, shared.competes)
-        self.meets = meeting_ranks(self.graph) if hardware.devices > 1 else {}
+        self.meets = meeting_ranks(self.graph) if hardware.devices > 1 and exchanges is None else {}
         self.sent = sent_bytes(self.graph, hardware)
         if jitter is not None:
             self.durations = jittered(plan, self.durations, jitter, position, self.meets)
         self.finished: list[tuple[OpStream, int]] = []
         self.after: dict[int, list[int]] = {}
         for k, cache_op in enumerate(plan.cache_ops):
+            resolve_hop(cache_op.op, cache_op.source, cache_op.destination, hardware, f"cache_ops[{k}]")
             self.after.setdefault(cache_op.after, []).append(k)
         self.policy = plan.runtime() if plan.runtime is not None else None
         self.inspected = getattr(self.policy, "inspected", None)
         self.decided = False
-        self.error: tuple[str, str] | None = None
+        self.issued: Counter[str] = Counter()
         for t, where in plan.residency(hardware.device_tier).items():
             for tier in where:
                 self.storage.hold(t, tier, VALID)
                 self.storage.note_pinned(tier)
 
+    def _freed(self, shared: bool) -> None:
+        self.shared.wake(range(self.shared.hardware.devices) if shared else (self.position,))
+
+    def place_residents(self) -> bool:
+        """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
+        arena = self.storage.arena
+        return arena is None or all([arena.take(t) for t in self.residents()])
+
     # -- a round ---------------------------------------------------------------------------------------------------
 
-    def end(self) -> list[int] | None:
-        """What has ended at this instant: the ops; ``None`` if nothing has."""
-        finished, self.finished = sorted(self.finished, key=lambda pair: pair[1]), []
-        if self.transfers.arrivals and self.transfers.arrivals[0].ended < self.env.now:
+    def end(self) -> list[int]:
+        """What has ended at this instant takes effect, and chunks go on: the ops."""
+        finished, self.finished, now = self.finished, [], self.env.now
+        if self.transfers.arrivals and self.transfers.arrivals[0].end_ns < now:
             self.transfers.arrivals.clear()
-        if not finished and not self.transfers.passed:
-            return None
-        touched = set()
+        touched = []
         for stream, i in finished:
-            stream.running, stream.free_since, stream.next = False, self.env.now, stream.next + 1
-            stream.inspected_at = stream.dependency_met = stream.residency_met = NOT_YET
+            stream.end(now)
             dead = self.rules.end(i)
             self.transfers.dead.update(dead)
-            touched.update(dead)
-        touched |= self.transfers.end()
+            touched += dead
+        if self.transfers.passed:
+            touched += self.transfers.end()
         for t in touched:
             if t in self.transfers.pending:
                 self.transfers.detach_due(t, self.rules.detach)
@@ -108,42 +153,39 @@ class SimulatedDevice:
         for k in sorted([k for i in ops for k in self.after.get(i, ())]):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
 
-    def start_ops(self) -> bool:
+    def start_ops(self) -> None:
         """Start what can start, stream by stream; again where a policy's decisions may have set another stream free."""
-        begun = False
         while True:
             self.decided = False
-            begun |= any([self._start(stream) for stream in self.streams])
+            for stream in self.streams:
+                self._start(stream)
             if not self.decided:
-                return begun
+                return
 
-    def _start(self, stream: OpStream) -> bool:
+    def _start(self, stream: OpStream) -> None:
         i, now, rules = stream.head, self.env.now, self.rules
-        if i is None:
-            return False
-        if self.policy is not None and stream.inspected_at < 0:
-            return self._inspect(stream, i)
-        if stream.inspected_at > now or not all([rules.ended[p] for p in self.graph.producers[i]]):
-            return False
+        if i is None or (self.policy is not None and not self._inspect(stream, i)):
+            return
+        if not all([rules.ended[p] for p in self.graph.producers[i]]):
+            return
         if stream.dependency_met < 0:
             stream.dependency_met = now
             if self.policy is not None and (self.inspected is None or i in self.inspected):
                 self.decided |= self._decide(self.policy.before_op(i, self))
         if not rules.is_resident(i):
             stream.residency_met = NOT_YET
-            return False
+            return
         if stream.residency_met < 0:
             stream.residency_met = now
             stream.blamed = rules.blamed(i)
-        if not self.storage.fits(rules.where(i), rules.wanted(i)):
-            return False
-        self._divide(stream)
-        rules.begin(i)
-        stream.running = True
-        self.env.process(self._op(stream, i))
-        return True
+        if rules.begin(i):
+            self._divide(stream, i)
+            stream.running = True
+            if self.recorder is not None:
+                self.recorder.op(i, now, self.durations[i])
+            self.env.process(self._op(stream, i))
 
-    def _divide(self, stream: OpStream) -> None:
+    def _divide(self, stream: OpStream, i: int) -> None:
         """The idle time before an op, by cause (rule 8)."""
         begin = stream.free_since
         for cause, at in (
@@ -152,71 +194,88 @@ class SimulatedDevice:
             ("transfer", stream.residency_met),
             ("capacity", self.env.now),
         ):
-            waited = max(0, at - begin)
-            stream.stalls[cause] += waited
-            if cause == "transfer" and waited and stream is self.main and stream.blamed is not None:
-                move = stream.blamed.move
-                self.transfers.lines[move.hops[-1].name].exposed_ns += waited
-            begin += waited
+            if at <= begin:
+                continue
+            blamed = stream.blamed if cause == "transfer" else None
+            stream.stalls[cause] += at - begin
+            if blamed is not None and stream is self.main:
+                self.transfers.lanes[blamed.channel.name].exposed_ns += at - begin
+            if self.recorder is not None:
+                self.recorder.stall(i, cause, begin, at, blamed)
+            begin = at
 
-    # -- an op (rules 12, 13, 19) ------------------------------------------------------------------------------------
+    # -- an op (rules 12, 13, 19, 21) ----------------------------------------------------------------------------------
 
     def _op(self, stream: OpStream, i: int) -> Steps:
-        start, shared = self.env.now, self.shared
-        if i in self.meets:
-            yield from self._meet(i)
-        begun, duration = self.env.now, self.durations[i]
-        links = shared.fluid.links_of_collectives(self.position) if i in self.sent and duration else ()
-        if links:
-            rate = min(-(-self.sent[i] * NS_PER_S // duration), bytes_per_s_over_links(shared.hardware) or 1)
-            yield from shared.fluid.run(Flow(self.env, rate * duration, self.position, links, Fraction(rate), None))
-        else:
-            use = self.uses.get(i)
-            launch = duration if use is None else min(duration, use.launch_ns)
-            yield from shared.pause(launch)
-            if duration > launch:
-                yield from shared.fluid.run(RunningOp(self.env, duration - launch, self.position, self.rules.where(i), use))
-        stream.busy_ns += self.env.now - start
+        start, duration, meeting = self.env.now, self.durations[i], self._meeting(i)
+        takes = duration if meeting is None else (yield from meeting.come(duration))
+        begun, tied = self.env.now, i in self.exchanges
+        if self.recorder is not None:
+            self.recorder.op_ended(i, begun + takes)
+        yield from self._work(i, takes, None if tied else self.uses.get(i))
+        if tied and meeting is not None:
+            yield from meeting.leave()
+        now = self.env.now
+        if self.recorder is not None:
+            self.recorder.op_ended(i, now)
+        stream.busy_ns += now - start
         stream.peers_ns += begun - start
-        stream.slowed_ns += self.env.now - begun - duration
+        stream.slowed_ns += now - begun - duration
         self.finished.append((stream, i))
-        shared.wake()
+        self.shared.wake((self.position,))
 
-    def _meet(self, i: int) -> Steps:
-        """Wait until all devices that do a collective together have started it (rule 19)."""
-        devices, ranks = self.shared.hardware.devices, self.meets[i]
-        first = first_of_group(ranks, self.position)
-        here = self.shared.meetings.setdefault((i, first), [])
-        here.append(self.env.event())
-        if len(here) < min(ranks or devices, devices - first):
-            yield here[-1]
+    def _work(self, i: int, takes: int, use: Any) -> Steps:
+        """What an op does that alone takes so long: its bytes cross links, or it computes, or time passes."""
+        fluid = self.shared.fluid
+        links = fluid.links_of_collectives(self.position) if i in self.sent and takes else ()
+        if links:
+            rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
+            yield from fluid.flow(Flow(self.env, rate * takes, self.position, links, Fraction(rate), None))
             return
-        for waiting in self.shared.meetings.pop((i, first))[:-1]:
-            waiting.succeed()
+        launch = takes if use is None else min(takes, use.launch_ns)
+        yield from self.env.pause(launch)
+        if takes > launch:
+            yield from fluid.compute(RunningOp(self.env, takes - launch, self.position, self.rules.where[i], use))
+
+    def _meeting(self, i: int) -> Meeting | None:
+        """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
+        key: tuple[int, int] | str
+        if i in self.exchanges:
+            key, members = self.exchanges[i].message, len(self.exchanges[i].members)
+        elif i in self.meets:
+            devices, ranks = self.shared.hardware.devices, self.meets[i]
+            first = first_of_group(ranks, self.position)
+            key, members = (i, first), min(ranks or devices, devices - first)
+        else:
+            return None
+        return self.shared.meetings.setdefault(key, Meeting(self.env, members))
 
     # -- runtime policies (rule 16) ------------------------------------------------------------------------------------
 
     def _inspect(self, stream: OpStream, i: int) -> bool:
-        """The policy inspects the next op of a stream; that takes time, and the op is looked at again after it."""
-        ns = self.shared.hardware.inspect_ns if self.inspected is None or i in self.inspected else 0
-        stream.inspected_at = self.env.now + ns
-        if not ns:
-            return self._start(stream)
-        self.env.process(self._inspection(ns))
-        return True
+        """The policy inspects the next op of a stream, which takes time: whether that is over."""
+        if stream.inspected_at < 0:
+            ns = self.shared.hardware.inspect_ns if self.inspected is None or i in self.inspected else 0
+            stream.inspected_at = self.env.now + ns
+            if ns:
+                self.env.process(self._inspection(ns))
+        return stream.inspected_at <= self.env.now
 
     def _inspection(self, ns: int) -> Steps:
-        yield from self.shared.pause(ns)
-        self.shared.wake()
+        yield from self.env.pause(ns)
+        self.shared.wake((self.position,))
 
-    def _decide(self, decisions: Any) -> bool:
+    def _decide(self, decisions: Iterable[CacheOp]) -> bool:
+        """Issue what the policy has decided on; whether there is something."""
         made = list(decisions)
         for cache_op in made:
+            resolve_hop(cache_op.op, cache_op.source, cache_op.destination, self.shared.hardware, "runtime policy")
+            self.issued[cache_op.op] += cache_op.tensor not in self.transfers.dead
             self.transfers.issue(-1, cache_op, self.rules.detach)
         return bool(made)
 
     def make_room(self) -> bool:
-        """If nothing is under way, the policy may make room for what waits."""
+        """If nothing is under way, the policy may make room for what waits: whether it has decided on something."""
         if self.policy is None or self.rules.running():
             return False
         if any([move.begun for moves in self.transfers.pending.values() for move in moves]):
@@ -226,9 +285,8 @@ class SimulatedDevice:
         for stream in self.streams:
             i = stream.head
             if i is not None and stream.dependency_met >= 0:
-                op, copies = self.graph.ops[i], self.storage.copies
-                absent = [t for t in op.uses if (t, self.rules.device) not in copies]
-                wanted = op.workspace_bytes + sum([self.graph.tensors[t].size_bytes for t in absent])
+                absent = [t for t in self.rules.uses[i] if not self.is_resident(t)]
+                wanted = self.graph.ops[i].workspace_bytes + sum([self.graph.tensors[t].size_bytes for t in absent])
                 if self._decide(self.policy.make_room(i, wanted, self)):
                     return True
         return False
@@ -243,86 +301,81 @@ class SimulatedDevice:
     @property
     def capacity_bytes(self) -> int:
         """Capacity of the device tier under the budget."""
-        return self.own[self.rules.device].capacity
+        return self.storage.own[self.shared.hardware.device_tier].capacity
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the device tier that nothing holds now."""
-        return self.capacity_bytes - self.own[self.rules.device].held
+        return self.capacity_bytes - self.storage.own[self.shared.hardware.device_tier].held
 
     def residents(self) -> list[int]:
         """Tensors that hold bytes in the device tier now, ascending."""
-        return sorted([t for t, tier in self.storage.copies if tier == self.rules.device])
+        return sorted([t for t, tier in self.storage.copies if tier == self.shared.hardware.device_tier])
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now."""
-        return (tensor, self.rules.device) in self.storage.copies
+        return (tensor, self.shared.hardware.device_tier) in self.storage.copies
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
-        return bool(self.transfers.pending.get(tensor)) or any([tensor in self.graph.ops[i].uses for i in self.rules.running()])
+        return bool(self.transfers.pending.get(tensor)) or any([tensor in self.rules.uses[i] for i in self.rules.running()])
 
     def tiers_of(self, tensor: int) -> list[str]:
         """Tiers other than the device tier that hold a valid copy."""
-        return [tier for tier in self.own if tier != self.rules.device and self.storage.copies.get((tensor, tier)) == VALID]
+        others = [tier for tier in self.storage.own if tier != self.shared.hardware.device_tier]
+        return [tier for tier in others if self.storage.copies.get((tensor, tier)) == VALID]
 
-    # -- figures -------------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------------------
 
     @property
     def makespan_ns(self) -> int:
         """When the last op or transfer has ended."""
         return max([self.transfers.last_end, *[stream.free_since for stream in self.streams]])
 
-    def check(self) -> None:
-        """Rule 2 where everything has ended; else who is in the way (rule 4)."""
-        if all(self.rules.ended) and not any([line.queue for line in self.transfers.lines.values()]):
-            self.rules.check_end()
-        else:
-            self.error = self._culprit()
+    def report(self) -> str | None:
+        """The out-of-memory report, if something has not ended; else rule 2 is checked."""
+        if not all(self.rules.ended) or any([lane.queue for lane in self.transfers.lanes.values()]):
+            return self._culprit()
+        self.rules.check_end()
+        return None if self.storage.arena is None else self.storage.arena.failure()
 
-    def _culprit(self) -> tuple[str, str]:
-        """The first op that does not fit, else transfer, else the first op that waits in vain, else for others."""
-        ops, blocked = self.graph.ops, [stream for stream in self.streams if stream.head is not None]
-        for stream in blocked:
+    def _culprit(self) -> str:
+        """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first op that waits in vain or for others."""
+        blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
+        for stream, i in blocked:
             if stream.residency_met >= 0:
-                return "op", ops[stream.ops[stream.next]].name
-        heads = sorted([line.queue[0] for line in self.transfers.lines.values() if line.queue], key=lambda chunk: chunk.order)
-        for chunk in heads:
-            t = chunk.move.cache_op.tensor
-            turn = self.transfers.pending[t][0] is chunk.move and self.storage.copies.get((t, chunk.move.cache_op.source)) == VALID
-            if chunk.hop or turn:
-                return "transfer", self.graph.tensors[t].name
-        for stream in blocked:
+                return oom_reports.of_op(self.storage.full(self.rules.where[i]), i)
+        heads = sorted([lane.queue[0] for lane in self.transfers.lanes.values() if lane.queue], key=lambda x: x.order)
+        for x in heads:
+            turn = self.transfers.pending[x.tensor][0] is x.move
+            if x.hop or (turn and self.storage.copies.get((x.tensor, x.channel.source)) == VALID):
+                return self._no_room_for(x)
+        for stream, i in blocked:
             if stream.dependency_met >= 0:
-                return "vain", ops[stream.ops[stream.next]].name
+                there = self.rules.where[i]
+                missing = [t for t in self.rules.reads[i] if self.storage.copies.get((t, there)) != VALID]
+                return oom_reports.in_vain(self.graph, i, missing, there)
         for i in self.rules.running():
-            return "others", ops[i].name
-        return "transfer", self.graph.tensors[heads[0].move.cache_op.tensor].name
+            return oom_reports.for_others(self.graph, i)
+        return self._no_room_for(heads[0])
 
-    def figures(self) -> Mapping[str, Any]:
-        """What the result of this device says."""
-        feasible, makespan = self.error is None, self.makespan_ns
-        by_ops = dict(zip([c.name for c in self.shared.hardware.channels], self.shared.hardware.copied_by_ops, strict=True))
-        return {
-            "makespan_ns": makespan if feasible else None,
-            "busy_ns": {s.name: s.busy_ns for s in self.streams} if feasible else None,
-            "stall_ns": {s.name: dict(s.stalls) for s in self.streams} if feasible else None,
-            "drain_ns": {s.name: makespan - s.free_since for s in self.streams} if feasible else None,
-            "slowed_ns": sum([s.slowed_ns for s in self.streams]) if feasible else None,
-            "peers_ns": sum([s.peers_ns for s in self.streams]) if feasible else None,
-            "peak_bytes": {tier: account.peak for tier, account in self.own.items()},
-            "peak_at_ns": {tier: account.peak_at for tier, account in self.own.items()},
-            "peak_breakdown": {tier: account.at_peak for tier, account in self.own.items()},
-            "channels": {
-                name: {
-                    "transfers": line.transfers,
-                    "bytes": line.bytes,
-                    "busy_ns": line.busy_ns,
-                    "queue_ns": line.queue_ns,
-                    "contention_ns": line.contention_ns,
-                    "exposed_ns": line.exposed_ns,
-                    "hidden_ns": 0 if by_ops[name] else max(0, line.busy_ns - line.exposed_ns),
-                }
-                for name, line in self.transfers.lines.items()
-            },
-        }
+    def _no_room_for(self, x: Piece) -> str:
+        wanted = self.graph.tensors[x.tensor].size_bytes if x.arrives else x.size
+        full = self.storage.full(x.channel.destination)
+        return oom_reports.of_transfer(full, x.move.cache_op.op, x.tensor, x.channel.source, wanted)
+
+    def outcome(self, error: str | None) -> Outcome:
+        """What it has done."""
+        lanes = self.transfers.lanes.values()
+        return Outcome(
+            error=error,
+            makespan_ns=self.makespan_ns,
+            streams={stream.name: stream.figures(self.makespan_ns) for stream in self.streams},
+            slowed_ns=sum([stream.slowed_ns for stream in self.streams]),
+            waited_ns=sum([stream.peers_ns for stream in self.streams]),
+            ledgers=list(self.storage.own.values()),
+            channels=[(lane, lane.exposed_ns) for lane in lanes],
+            decided=self.issued,
+            timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
+            arena=self.storage.arena,
+        )

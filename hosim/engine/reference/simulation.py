@@ -1,24 +1,35 @@
-"""docs/contract.md as plain SimPy: processes, timeouts and resources, and one settling step after all else of an instant (rule 0).
+"""docs/contract.md as plain SimPy: processes and timeouts, and one settling step after all else of an instant (rule 0).
 
-Start here to read how a replay works. Nothing is taken for speed: everything is looked at again in each round of each instant.
+Start here to read how a replay works. Nothing is taken for speed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
+from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel.fair_sharing import NS_PER_S
 from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.engine import oom_reports, result_figures
+from hosim.engine.arenas import make_arena
+from hosim.engine.ledger import Ledger
+from hosim.engine.recorder import TimelineRecorder
+from hosim.engine.reference.cache_op_queues import Lane
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
 from hosim.engine.reference.simulated_device import Shared, SimulatedDevice
-from hosim.engine.reference.storage import Account
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
+from hosim.measured_on import check_measured_on
+from hosim.processors import tiers_elsewhere
+from hosim.result import LEDGER, REFERENCE, Result
 
 
 class Simulation:
-    """A plan on all devices of a machine. A process of your own runs beside it on ``env`` (see :meth:`background`).
+    """A plan on all devices of a machine, or the plans of stages (rule 21). A process of your own runs beside it on ``env``.
 
-    ``compete``: whether copies share the memories' bandwidth (rule 13), by default as the rule says. ``error`` says who had no room.
+    ``compete``: whether copies share the bandwidth of memories (rule 13), by default as the rule says. ``record`` keeps the timeline,
+    ``placing`` is the allocator and the bytes that it may reserve if not the budget's (rule 17), ``tied`` are the exchanges of stages.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
@@ -26,113 +37,169 @@ class Simulation:
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
-    >>> simulation = Simulation(plan, load_hardware(find_hardware("toy")))
-    >>> simulation.run()
-    >>> simulation.devices[0].makespan_ns
+    >>> Simulation(plan, load_hardware(find_hardware("toy"))).run().makespan_ns
     90
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | Sequence[Plan],
         hardware: Hardware,
-        budget_bytes: int | None = None,
+        budget_bytes: int | Sequence[int | None] | None = None,
         *,
-        compete: bool | None = None,
+        record: bool = False,
+        placing: tuple[str, int | None] = (LEDGER, None),
         jitter: Jitter | None = None,
+        compete: bool | None = None,
+        tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
         self.env = Nanoseconds()
-        self.plan = plan
-        self.competes = plan.graph.derived(copies_compete) if compete is None else compete
-        self.hardware = with_memories(hardware) if self.competes else hardware
-        self.fluid = Fluid(self.env, self.hardware, self.wake)
-        self.awake = False
-        self.pauses = 0
+        self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
+        self.plans = [plan] * hardware.devices if isinstance(plan, Plan) else plan
+        for each in self.plans[:1] if tied is None else self.plans:
+            check_measured_on(each.workload, hardware)
+            tiers_elsewhere(each.graph, hardware)
+        competes = any([each.graph.derived(copies_compete) for each in self.plans]) if compete is None else compete
+        self.machine = with_memories(hardware) if competes else hardware
+        self.fluid = Fluid(self.env, self.machine, self.wake)
+        self.touched: set[int] = set()
+        self.stirred = self.env.event()
         self.over = self.env.event()
-        self.error: tuple[int, str, str] | None = None
-        self.rooms: dict[tuple[str, int], Account] = {}
-        self.budget = min(hardware.device.capacity_bytes, hardware.device.capacity_bytes if budget_bytes is None else budget_bytes)
-        shared = Shared(self.env, self.hardware, self.fluid, self.competes, jitter, self.pause, self.wake, self.room)
-        self.devices = [SimulatedDevice(shared, plan, d) for d in range(hardware.devices)]
+        whole = hardware.device.capacity_bytes
+        given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
+        self.budgets = [whole if budget is None else budget for budget in given]
+        self.pools: dict[tuple[str, int], Ledger] = {}
+        shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake)
+        self.devices = [self._device(shared, d, record, placing) for d in range(len(self.plans))]
+        self.env.process(self._settling())
+
+    def _device(self, shared: Shared, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
+        """A device with its ledgers: its own, and those of all devices that share a tier with it (rule 11)."""
+        hardware, graph, budget = self.hardware, self.plans[position].graph, self.budgets[position]
+        own = {tier.name: Ledger(tier.capacity_bytes) for tier in hardware.tiers}
+        own[hardware.device_tier].capacity = min(hardware.device.capacity_bytes, budget)
+        pools = {}
+        for tier in hardware.tiers:
+            scope = hardware.tier_scope(tier.name)
+            if hardware.sharers(scope) > 1:
+                key = tier.name, hardware.instance(scope, position)
+                pools[tier.name] = self.pools.setdefault(key, Ledger(tier.capacity_bytes))
+        allocator, reserve = placing
+        places = {name: k for k, name in enumerate(graph.streams)}
+        stream_of = [places[op.stream] for op in graph.ops]
+        arena = make_arena(allocator, graph, stream_of, min(hardware.device.capacity_bytes, budget if reserve is None else reserve))
+        recorder = TimelineRecorder(graph, hardware) if record else None
+        exchanges = None if self.tied is None else self.tied[position]
+        return SimulatedDevice(shared, self.plans[position], position, (own, pools), arena, recorder, exchanges)
 
     # -- the order within an instant (rule 0) --------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Something has ended: settle this instant after all that ends at it."""
-        if not self.awake:
-            self.awake = True
-            self.env.process(self._instant())
+    def wake(self, devices: Collection[int] = ()) -> None:
+        """Something has ended at these devices, or left room: settle this instant after all that ends at it."""
+        self.touched.update(devices)
+        if not self.stirred.triggered:
+            self.stirred.succeed()
 
-    def _instant(self) -> Steps:
-        yield self.env.timeout(0)
-        while True:
-            while self.env.peek() == self.env.now:
-                yield self.env.timeout(0)
-            if not self._round():
-                break
-        self.awake = False
-        goes_on = self.pauses or not all([one.beside for one in self.fluid.active])
-        if not goes_on and not self.over.triggered:
+    def _settling(self) -> Steps:
+        """The process that settles each instant at which something ends, once nothing else happens at it."""
+        env = self.env
+        try:
+            while True:
+                yield self.stirred
+                while True:
+                    while env.peek() == env.now:
+                        yield env.timeout(0)
+                    if self.touched:
+                        self._round()
+                    elif self.fluid.unsettled:
+                        self.fluid.settle()
+                    else:
+                        break
+                self.stirred = env.event()
+                if not env.going:
+                    break
+        except Exception as error:  # of a plan that breaks a rule, of a runtime policy: as it is
+            self.over.fail(error)
+        else:
             self.over.succeed()
 
-    def _round(self) -> bool:
-        """Ends, issues, starts of ops, starts of transfers, rates; whether anything has happened."""
-        ended = [device.end() for device in self.devices]
-        for device, ops in zip(self.devices, ended, strict=True):
-            device.issue_after(ops or ())
-        started = [device.start_ops() for device in self.devices]
-        moved = self._start_transfers()
-        self.fluid.settle()
-        asked = [device.make_room() for device in self.devices]
-        return any([ops is not None for ops in ended]) or any(started) or moved or any(asked)
+    def _round(self) -> None:
+        """Ends, issues, starts of ops, starts of transfers, and if nothing is under way then, policies make room."""
+        for device, ended in [(device, device.end()) for device in self._touched()]:
+            device.issue_after(ended)
+        looked_at = self._touched()
+        self.touched.clear()
+        for device in looked_at:
+            device.start_ops()
+        looked_at = [device for device in self.devices if device in looked_at or device.position in self.touched]
+        self._start_transfers(looked_at)
+        self.wake([device.position for device in looked_at if device.make_room()])
 
-    def _start_transfers(self) -> bool:
-        """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4)."""
-        lines = [(device.transfers, line) for device in self.devices for line in device.transfers.lines.values() if line.queue]
-        begun = False
-        while lines:
-            transfers, line = first = min(lines, key=lambda pair: pair[1].queue[0].order)
-            if transfers.begin(line):
-                begun = True
-                if line.queue:
-                    continue
-            lines.remove(first)
-        return begun
+    def _touched(self) -> list[SimulatedDevice]:
+        return [self.devices[d] for d in sorted(self.touched)]
 
-    def pause(self, ns: int) -> Steps:
-        """Wait; the replay is not over meanwhile."""
-        if ns:
-            self.pauses += 1
-            yield self.env.timeout(ns)
-            self.pauses -= 1
+    def _start_transfers(self, devices: Sequence[SimulatedDevice]) -> None:
+        """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4).
+
+        Ops are looked at again then: they may have to wait for what has started.
+        """
+        lanes: list[tuple[SimulatedDevice, Lane]] = []
+        for device in devices:
+            lanes += [(device, lane) for lane in device.transfers.lanes.values() if lane.queue]
+        while lanes:
+            device, lane = first = min(lanes, key=lambda pair: pair[1].queue[0].order)
+            begun = device.transfers.begin(lane)
+            if begun:
+                self.touched.add(device.position)
+            if not begun or not lane.queue:
+                lanes.remove(first)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Run to the end, or until nothing can proceed. Raises :class:`hosim.errors.PlanError` where the plan breaks a rule."""
-        for (tier, _), room in self.rooms.items():
-            if room.held > room.capacity:
-                self.error = (0, "initial", tier)
-                return
-        for device in self.devices:
-            device.issue_after((AT_START,))
-        self.wake()
-        self.env.run(until=self.over)
-        for device in self.devices:
-            device.check()
+    def run(self) -> Result:
+        """Run to the end, or until nothing can proceed: the result.
+
+        Raises :class:`hosim.errors.PlanError` where the plan breaks a rule.
+        """
+        found = self._initial_error()
+        if found is None:
+            for device in self.devices:
+                device.issue_after((AT_START,))
+            self.wake(range(len(self.devices)))
+            self.env.run(until=self.over)
+            return self._result([device.report() for device in self.devices])
+        whose, error = found
+        return self._result([error if self.tied is None or d == whose else oom_reports.FOR_OTHERS for d in range(len(self.devices))])
 
     def background(self, channel: str, size_bytes: int, device: int = 0) -> Steps:
         """The steps of a process that copies so many bytes over a channel, beside the plan's transfers: a noisy neighbour."""
-        spec = next(c for c in self.hardware.channels if c.name == channel)
+        spec = next(c for c in self.machine.channels if c.name == channel)
         yield self.env.timeout(spec.latency_ns)
         flow = Flow(self.env, size_bytes * NS_PER_S, device, self.fluid.links(spec, device), None, spec)
         flow.beside = True
-        yield from self.fluid.run(flow)
+        yield from self.fluid.flow(flow)
 
-    def room(self, tier: str, device: int) -> Account:
-        """The instance of a tier that a device has (rule 11)."""
-        key = tier, self.hardware.instance(self.hardware.tier_scope(tier), device)
-        if key not in self.rooms:
-            whole = self.hardware.tiers[self.hardware.tier_index[tier]].capacity_bytes
-            self.rooms[key] = Account(self.budget if tier == self.hardware.device_tier else whole)
-        return self.rooms[key]
+    def _initial_error(self) -> tuple[int, str] | None:
+        """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
+        for device in self.devices:
+            for tier, ledgers in device.storage.ledgers.items():
+                if any([ledger.held > ledger.capacity for ledger in ledgers]):
+                    return device.position, oom_reports.initial(device.storage.full(tier))
+        placed = [device.place_residents() for device in self.devices]
+        return None if all(placed) else (0, oom_reports.unplaced(self.devices[0].storage.full(self.hardware.device_tier)))
+
+    def _result(self, errors: Sequence[str | None]) -> Result:
+        """The figures of a result (docs/formats.md): one device's, or those of several with each of them (rule 11)."""
+        results, hardware = [], self.hardware
+        meets = any([device.meets or device.exchanges for device in self.devices])
+        for device, error, budget in zip(self.devices, errors, self.budgets, strict=True):
+            modelled = result_figures.tells_slowing(device.graph, device.sent, self.compete), meets
+            did = device.outcome(error)
+            results.append(result_figures.of_device(did, device.plan, hardware, budget, self.jitter, modelled, REFERENCE))
+        if hardware.devices == 1:
+            return results[0]
+        instances = []
+        for tier in hardware.tiers:
+            shared = [pool for (name, _), pool in self.pools.items() if name == tier.name]
+            instances.append(shared or [device.storage.own[tier.name] for device in self.devices])
+        return result_figures.together(results, instances, hardware, False, "device" if self.tied is None else "stage")

@@ -1,11 +1,15 @@
-"""What lies where on one device: copies of its tensors, and the bytes that they hold (docs/contract.md, rules 4, 9, 11, 14)."""
+"""What lies where on one device: copies of its tensors, and the bytes that they hold (docs/contract.md, rules 4, 9, 11, 14, 17)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hosim.costmodel.transfer_time import pin_ns
+from hosim.engine.arenas import Arena
+from hosim.engine.ledger import Ledger, composition_of
+from hosim.engine.oom_reports import FullTier
+from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.reference.fluid import Nanoseconds
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -14,75 +18,80 @@ from hosim.result import WORKSPACE
 VALID, WRITING = "valid", "writing"
 
 
-class Account:
-    """Bytes held, by kind, and the most that there were (rule 9)."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.held = 0
-        self.kinds: Counter[str] = Counter()
-        self.peak = 0
-        self.peak_at = 0
-        self.at_peak: dict[str, int] = {}
-
-    def take(self, kind: str, size: int, now: int) -> None:
-        """Hold so many bytes more; there is room for them."""
-        self.held += size
-        self.kinds[kind] += size
-        if self.held > self.peak:
-            self.peak, self.peak_at, self.at_peak = self.held, now, {k: held for k, held in self.kinds.items() if held}
-
-    def free(self, kind: str, size: int) -> None:
-        """Hold so many bytes no longer."""
-        self.held -= size
-        self.kinds[kind] -= size
-
-
 class Storage:
-    """Copies by tensor and tier. ``rooms`` are the tiers' instances (rule 11), of all devices; ``own`` what this device holds of them."""
+    """Copies by tensor and tier. ``own`` is what this device holds, ``pools`` what all do of the tiers that they share (rule 11).
+
+    ``freed`` is told when a tier has bytes free again: of all devices that share it, or of this one alone.
+    """
 
     def __init__(
-        self, env: Nanoseconds, graph: Graph, hardware: Hardware, rooms: Mapping[str, Account], own: Mapping[str, Account]
+        self,
+        env: Nanoseconds,
+        graph: Graph,
+        hardware: Hardware,
+        own: Mapping[str, Ledger],
+        pools: Mapping[str, Ledger],
+        arena: Arena | None,
+        recorder: TimelineRecorder | None,
+        freed: Callable[[bool], None],
     ) -> None:
-        self.env = env
+        self.env, self.graph, self.hardware, self.freed = env, graph, hardware, freed
         self.tensors = graph.tensors
-        self.hardware = hardware
-        self.rooms = rooms
-        self.accounts = {tier: (room,) if own[tier] is room else (own[tier], room) for tier, room in rooms.items()}
+        self.own, self.pools, self.arena, self.recorder = own, pools, arena, recorder
+        self.at = hardware.tier_index
+        self.ledgers = {tier: (ledger, pools[tier]) if tier in pools else (ledger,) for tier, ledger in own.items()}
         self.copies: dict[tuple[int, str], str] = {}
+        self.pins = {tier.name for tier in hardware.tiers if tier.pin_ns}
         self.pinned: Counter[str] = Counter()
         self.most_pinned: Counter[str] = Counter()
 
+    # -- bytes ------------------------------------------------------------------------------------------------------
+
     def fits(self, tier: str, size: int) -> bool:
         """Whether so many bytes more find room in a tier."""
-        return not size or self.rooms[tier].held + size <= self.rooms[tier].capacity
+        return all([ledger.held + size <= ledger.capacity for ledger in self.ledgers[tier]])
 
     def take(self, tier: str, kind: str, size: int) -> None:
         """Hold bytes in a tier: of a tensor, of a chunk on its way, of a workspace."""
-        for account in self.accounts[tier]:
-            account.take(kind, size, self.env.now)
+        for ledger in self.ledgers[tier]:
+            ledger.allocate(size, composition_of(kind, size), self.env.now)
 
     def free(self, tier: str, kind: str, size: int) -> None:
         """Give them back."""
-        for account in self.accounts[tier]:
-            account.free(kind, size)
+        for ledger in self.ledgers[tier]:
+            ledger.release(size, composition_of(kind, size))
+        self.freed(tier in self.pools)
+
+    def _arena(self, tier: str) -> Arena | None:
+        """What gives bytes of a tier their addresses (rule 17)."""
+        return self.arena if tier == self.hardware.device_tier else None
+
+    # -- copies -----------------------------------------------------------------------------------------------------
 
     def hold(self, t: int, tier: str, state: str) -> None:
         """A copy of a tensor in a tier, which holds its bytes."""
-        tensor = self.tensors[t]
         if (t, tier) not in self.copies:
+            tensor = self.tensors[t]
             self.take(tier, tensor.kind, tensor.size_bytes)
-            if pin_ns(self.hardware, tier, tensor.kind):
+            if tier in self.pins and pin_ns(self.hardware, tier, tensor.kind):
                 self.pinned[tier] += tensor.size_bytes
+            if self.recorder is not None:
+                self.recorder.hold(t, self.at[tier], self.env.now)
         self.copies[t, tier] = state
 
-    def bring(self, t: int, tier: str) -> int:
-        """A transfer brings a tensor into a tier: nanoseconds to pin it there (rule 14)."""
-        tensor, most = self.tensors[t], self.most_pinned[tier]
+    def bring(self, t: int, tier: str) -> int | None:
+        """A transfer brings a tensor into a tier: nanoseconds to pin it there (rule 14); ``None`` if there is no room."""
+        if (t, tier) in self.copies:
+            return 0
+        tensor, most, arena = self.tensors[t], self.most_pinned[tier], self._arena(tier)
+        if not self.fits(tier, tensor.size_bytes) or (arena is not None and not arena.take(t)):
+            return None
         self.hold(t, tier, WRITING)
+        if tier not in self.pins:
+            return 0
         self.note_pinned(tier)
-        needed = tensor.size_bytes and (not self.hardware.tiers[self.hardware.tier_index[tier]].pin_pool or self.pinned[tier] > most)
-        return pin_ns(self.hardware, tier, tensor.kind) if needed else 0
+        pooled = self.hardware.tiers[self.at[tier]].pin_pool and self.pinned[tier] <= most
+        return pin_ns(self.hardware, tier, tensor.kind) if tensor.size_bytes and not pooled else 0
 
     def note_pinned(self, tier: str) -> None:
         """What is pinned now has been pinned."""
@@ -90,24 +99,65 @@ class Storage:
 
     def drop(self, t: int, tier: str) -> None:
         """Release the copy in a tier, if there is one."""
-        if self.copies.pop((t, tier), None) is not None:
-            tensor = self.tensors[t]
-            self.free(tier, tensor.kind, tensor.size_bytes)
-            if pin_ns(self.hardware, tier, tensor.kind):
-                self.pinned[tier] -= tensor.size_bytes
+        if self.copies.pop((t, tier), None) is None:
+            return
+        tensor, arena = self.tensors[t], self._arena(tier)
+        self.free(tier, tensor.kind, tensor.size_bytes)
+        if tier in self.pins and pin_ns(self.hardware, tier, tensor.kind):
+            self.pinned[tier] -= tensor.size_bytes
+        if arena is not None:
+            arena.drop(t)
+        if self.recorder is not None:
+            self.recorder.release(t, self.at[tier], self.env.now)
 
     def write(self, t: int, tier: str) -> None:
         """An op writes a tensor in a tier: copies elsewhere are stale (rule 5), and pinned memory takes no time (rule 20)."""
-        for other in self.rooms:
+        for other in self.own:
             if other != tier:
                 self.drop(t, other)
         self.hold(t, tier, WRITING)
         self.note_pinned(tier)
 
-    def work(self, tier: str, size: int) -> None:
-        """Hold an op's workspace."""
-        self.take(tier, WORKSPACE, size)
+    # -- what is no copy: chunks on their way (rule 7), workspaces --------------------------------------------------------
 
-    def unwork(self, tier: str, size: int) -> None:
-        """Release it."""
-        self.free(tier, WORKSPACE, size)
+    def stage(self, t: int, tier: str, size: int) -> bool:
+        """A chunk of a tensor comes into a tier on its way; false if there is no room."""
+        arena = self._arena(tier)
+        if not self.fits(tier, size) or (arena is not None and not arena.stage(t, size)):
+            return False
+        self.take(tier, self.tensors[t].kind, size)
+        if self.recorder is not None:
+            self.recorder.stage(t, self.at[tier], self.env.now, size)
+        return True
+
+    def unstage(self, t: int, tier: str, size: int, since: int) -> None:
+        """It leaves the tier."""
+        arena = self._arena(tier)
+        self.free(tier, self.tensors[t].kind, size)
+        if arena is not None:
+            arena.unstage(t, size)
+        if self.recorder is not None:
+            self.recorder.staged(t, self.at[tier], since, self.env.now, size)
+
+    def begin_op(self, i: int, tier: str, made: Sequence[int]) -> bool:
+        """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
+        op, arena = self.graph.ops[i], self._arena(tier)
+        if not self.fits(tier, op.workspace_bytes + sum([self.tensors[t].size_bytes for t in made])):
+            return False
+        if arena is not None and not arena.begin_op(i, made):
+            return False
+        self.take(tier, WORKSPACE, op.workspace_bytes)
+        return True
+
+    def end_op(self, i: int, tier: str) -> None:
+        """Release the workspace."""
+        arena = self._arena(tier)
+        self.free(tier, WORKSPACE, self.graph.ops[i].workspace_bytes)
+        if arena is not None:
+            arena.end_op(i)
+
+    def full(self, tier: str) -> FullTier:
+        """What an out-of-memory report says of a tier."""
+        own, held = self.own[tier], sorted([t for t, where in self.copies if where == tier])
+        shared = self.pools.get(tier)
+        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self._arena(tier))

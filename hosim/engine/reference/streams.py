@@ -1,16 +1,17 @@
-"""The ops of one device: when they start, how long they take, what their stalls are blamed on (docs/contract.md, rules 1, 5, 8, 16, 20)."""
+"""The ops of one device: what they wait for, which detaches they allow, what their stalls are blamed on (docs/contract.md, 1, 2, 5, 8, 20)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hosim.cache_plan import PREFETCH, STORE, Plan
+from hosim.cache_plan import PREFETCH, Plan
+from hosim.engine import broken_rules
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
-from hosim.engine.reference.storage import VALID, WRITING, Storage
-from hosim.errors import PlanError
+from hosim.engine.reference.storage import VALID, Storage
 from hosim.hardware import Hardware
-from hosim.result import STALL_CAUSES
+from hosim.processors import tier_of
+from hosim.result import STALL_CAUSES, StreamFigures
 
 NOT_YET = -1
 
@@ -38,70 +39,94 @@ class OpStream:
         """The op that is to start next, if the stream is free for it."""
         return None if self.running or self.next == len(self.ops) else self.ops[self.next]
 
+    def end(self, now: int) -> None:
+        """Its op has ended, and nothing is known yet of the next one."""
+        self.running, self.free_since, self.next = False, now, self.next + 1
+        self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
+
+    def figures(self, makespan_ns: int) -> StreamFigures:
+        """How its time is divided."""
+        return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
+
 
 class Rules:
-    """What rules 1, 5 and 20 say of the ops of one device: what they wait for, and which detaches are legal."""
+    """What the rules say of the ops of one device. ``awaited`` are the cache ops that have to have ended before each op starts (rule 1)."""
 
     def __init__(self, plan: Plan, hardware: Hardware, storage: Storage, transfers: Transfers) -> None:
-        self.plan, self.graph, self.device = plan, plan.graph, hardware.device_tier
+        self.plan, self.graph, self.hardware = plan, plan.graph, hardware
         self.storage, self.transfers = storage, transfers
-        self.ended = [False] * len(plan.graph.ops)
-        self.starts: list[int] = [NOT_YET] * len(plan.graph.ops)
-        self.streams: list[OpStream] = []
+        ops = plan.graph.ops
+        self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
+        self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
+        self.ended = [False] * len(ops)
+        self.streams = [OpStream(name, [i for i, op in enumerate(ops) if op.stream == name]) for name in plan.graph.streams]
+        self.users_left = [len(users) for users in plan.graph.users]
+        self.users_ended = [0] * len(plan.graph.tensors)
+        self.awaited: list[list[int]] = [[] for _ in ops]
+        self.arriving: dict[tuple[int, int], int] = {}
         copies: dict[int, list[tuple[int, int]]] = {}
         for k, c in enumerate(plan.cache_ops):
             if c.destination is not None:
                 copies.setdefault(c.tensor, []).append((c.after, k))
-        self.copies = {t: sorted(listed) for t, listed in copies.items()}
-        self.awaited = [self._awaited(i) for i in range(len(plan.graph.ops))]
+        for t, listed in copies.items():
+            self._await(t, sorted(listed))
 
-    def where(self, i: int) -> str:
-        """The tier that an op reads and writes (rule 20)."""
-        return self.graph.ops[i].processor or self.device
+    def _await(self, t: int, copies: Sequence[tuple[int, int]]) -> None:
+        """Which copies of a tensor its users wait for (rule 1, *Resident* and *Before*): op by op, those that the graph lists before it."""
+        last: dict[tuple[str, bool], int] = {}  # the last one into a tier so far, of all and of prefetches alone
+        passed = awaited = 0
+        for i in self.graph.users[t]:
+            while passed < len(copies) and copies[passed][0] < i:
+                k = copies[passed][1]
+                into = self.plan.cache_ops[k].destination or ""
+                last[into, False] = k
+                if self.plan.cache_ops[k].op == PREFETCH:
+                    last[into, True] = k
+                passed += 1
+            arriving = last.get((self.where[i], not self.graph.ops[i].processor))
+            if arriving is not None and t in self.reads[i]:
+                self.arriving[t, i] = arriving
+                self.awaited[i].append(arriving)
+            if t in self.writes[i]:  # the op that wrote it before has waited for those before that one
+                self.awaited[i] += [k for _, k in copies[awaited:passed]]
+                awaited = passed
 
-    def arriving(self, t: int, i: int) -> int | None:
-        """The copy that makes an input resident for an op: the last one into its tier that counts (rule 1, *Resident*)."""
-        kinds = (PREFETCH, STORE) if self.graph.ops[i].processor else (PREFETCH,)
-        ops, there = self.plan.cache_ops, self.where(i)
-        found = [k for after, k in self.copies.get(t, ()) if after < i and ops[k].op in kinds and ops[k].destination == there]
-        return found[-1] if found else None
-
-    def _awaited(self, i: int) -> set[int]:
-        """The cache ops that have to have ended before an op starts (rule 1, *Resident* and *Before*)."""
-        op = self.graph.ops[i]
-        found = {k for t in op.writes for after, k in self.copies.get(t, ()) if after < i}
-        return found | {k for t in op.reads if (k := self.arriving(t, i)) is not None}
+    # -- starts and ends (rule 1) ------------------------------------------------------------------------------------
 
     def is_resident(self, i: int) -> bool:
         """Whether an op waits for no transfer any more."""
-        op, there = self.graph.ops[i], self.where(i)
+        done, copies, there = self.transfers.done, self.storage.copies, self.where[i]
         return (
-            self.awaited[i] <= self.transfers.done
-            and all([self.storage.copies.get((t, there)) == VALID for t in op.reads])
-            and not any([self.transfers.is_under_way(t) for t in op.writes])
+            all([k in done for k in self.awaited[i]])
+            and all([copies.get((t, there)) == VALID for t in self.reads[i]])
+            and not any([self.transfers.is_under_way(t) for t in self.writes[i]])
         )
 
-    def wanted(self, i: int) -> int:
-        """The bytes that an op allocates when it starts."""
-        op, there = self.graph.ops[i], self.where(i)
-        return op.workspace_bytes + sum([self.graph.tensors[t].size_bytes for t in op.outputs if (t, there) not in self.storage.copies])
-
-    def begin(self, i: int) -> None:
-        """An op starts: its workspace is held, and what it writes is invalid until it ends."""
-        op, there = self.graph.ops[i], self.where(i)
-        self.starts[i] = self.storage.env.now
-        self.storage.work(there, op.workspace_bytes)
-        for t in op.writes:
+    def begin(self, i: int) -> bool:
+        """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
+        there = self.where[i]
+        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if (t, there) not in self.storage.copies]):
+            return False
+        for t in self.writes[i]:
             self.storage.write(t, there)
+        return True
 
     def end(self, i: int) -> list[int]:
         """An op ends: the tensors that nobody uses any more."""
-        op, there = self.graph.ops[i], self.where(i)
+        there = self.where[i]
         self.ended[i] = True
-        self.storage.unwork(there, op.workspace_bytes)
-        for t in op.writes:
+        self.storage.end_op(i, there)
+        for t in self.writes[i]:
             self.storage.copies[t, there] = VALID
-        return [t for t in op.uses if not self.graph.survives[t] and all([self.ended[u] for u in self.graph.users[t]])]
+        for t in self.uses[i]:
+            self.users_left[t] -= 1
+        return [t for t in self.uses[i] if not self.users_left[t] and not self.graph.survives[t]]
+
+    def bury(self, t: int) -> None:
+        """A tensor whose last user has ended is released on all tiers, once its cache ops have taken effect."""
+        if t in self.transfers.dead and not self.transfers.pending.get(t):
+            for tier in self.storage.own:
+                self.storage.drop(t, tier)
 
     def running(self) -> list[int]:
         """The ops that run."""
@@ -110,50 +135,45 @@ class Rules:
     # -- detaches (rule 5) -----------------------------------------------------------------------------------------
 
     def detach(self, move: Issued) -> None:
-        """Release the copy, or raise :class:`PlanError` if that is illegal."""
-        t, tier = move.cache_op.tensor, move.cache_op.source
-        copies = self.storage.copies
+        """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
+        t, tier, now, graph, copies = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph, self.storage.copies
         if (t, tier) not in copies:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
-            raise self._illegal(t, "holds no bytes there")
-        if any([self.where(i) == tier and t in self.graph.ops[i].uses for i in self.running()]):
-            raise self._illegal(t, "an op is using it")
-        following = next((i for i in self.graph.users[t] if not self.ended[i]), None)
-        needed = self.graph.survives[t] if following is None else t in self.graph.ops[following].reads
-        elsewhere = any([(t, other) in copies and copies[t, other] == VALID for other in self.storage.rooms if other != tier])
+            raise broken_rules.holds_nothing(graph, t, now)
+        using = next((i for i in self.running() if self.where[i] == tier and t in self.uses[i]), None)
+        if using is not None:
+            raise broken_rules.in_use(graph, t, now, using)
+        following = self._next_user(t)
+        needed = graph.survives[t] if following is None else t in self.reads[following]
+        elsewhere = any([copies.get((t, other)) == VALID for other in self.storage.own if other != tier])
         if needed and not elsewhere:
-            raise self._illegal(t, "it would drop its last valid copy")
-        if following is not None and self.plan.runtime is None and self.where(following) == tier and needed:
-            coming = self.arriving(t, following)
+            raise broken_rules.last_copy(graph, t, now)
+        if following is not None and self.plan.runtime is None and self.where[following] == tier and needed:
+            coming = self.arriving.get((t, following))
             if coming is None or coming in self.transfers.done:
-                raise self._illegal(t, "an op awaits it, and no prefetch brings it back before")
+                raise broken_rules.awaited(graph, t, now, following)
         self.storage.drop(t, tier)
 
-    def _illegal(self, t: int, why: str) -> PlanError:
-        return PlanError(f"detach of tensor {self.graph.tensors[t].name!r} at {self.storage.env.now} ns: {why}")
+    def _next_user(self, t: int) -> int | None:
+        """The first op in the graph's list that uses a tensor and has not ended."""
+        users = self.graph.users[t]
+        while self.users_ended[t] < len(users) and self.ended[users[self.users_ended[t]]]:
+            self.users_ended[t] += 1
+        return users[self.users_ended[t]] if self.users_ended[t] < len(users) else None
 
-    def bury(self, t: int) -> None:
-        """A tensor whose last user has ended is released on all tiers, once its cache ops have taken effect (rule 1)."""
-        if t in self.transfers.dead and not self.transfers.pending.get(t):
-            for tier in self.storage.rooms:
-                self.storage.drop(t, tier)
-
-    # -- blame (rule 8) --------------------------------------------------------------------------------------------
+    # -- blame (rule 8), the end of the step (rule 2) ------------------------------------------------------------------
 
     def blamed(self, i: int) -> Piece | None:
         """Of the transfers that have arrived at this instant, the last one that an op waited for."""
-        op, there = self.graph.ops[i], self.where(i)
-        found = [
-            chunk
-            for chunk in self.transfers.arrivals
-            if (t := chunk.move.cache_op.tensor) in op.writes or (t in op.reads and chunk.move.cache_op.destination == there)
-        ]
-        return max(found, key=lambda chunk: chunk.order, default=None)
+        reads, writes, there = self.reads[i], self.writes[i], self.where[i]
+        found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.channel.destination == there)]
+        return max(found, key=lambda x: x.order, default=None)
 
     def check_end(self) -> None:
-        """Rule 2: what survives is valid again wherever it was at time 0."""
-        for t, where in self.plan.residency(self.device).items():
-            for tier in where if self.graph.survives[t] else ():
-                if self.storage.copies.get((t, tier), WRITING) != VALID:
-                    raise PlanError(f"tensor {self.graph.tensors[t].name!r} has no valid copy in {tier} at the end of the step")
+        """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
+        at, copies, starts = self.hardware.tier_index, self.storage.copies, self.plan.residency(self.hardware.device_tier)
+        restored = [(t, tier) for t, where in starts.items() if self.graph.survives[t] for tier in where]
+        missing = [(t, at[tier]) for t, tier in restored if copies.get((t, tier)) != VALID]
+        if missing:
+            raise broken_rules.not_restored(self.graph, missing, list(at))
