@@ -29,8 +29,9 @@ WORKSPACE = "workspace"
 LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "caching-expandable", "static")
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
-FAST, REFERENCE = ENGINES = ("fast", "reference")
-"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`)."""
+FAST, REFERENCE, LOOP = ENGINES = ("fast", "reference", "loop")
+"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`), or the
+compiled loop (:mod:`hosim.engine.looped_replay`), which covers less."""
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 """The two accounts of memory (docs/contract.md, rule 10)."""

@@ -331,8 +331,8 @@ class Loop:
         self.busy[c] -= 1
         if self.detailed:
             if self.busy[c] == 0:
-                self.channel_figures[6 * c + 2] += now - self.channel_figures[6 * c + 5]
-            self.channel_figures[6 * c + 4] += now - self.flows_from[z] - self.move_alone[k]
+                self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
+            self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.move_alone[k]
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0
@@ -605,7 +605,7 @@ class Loop:
         self.stalls[3 * s + 1] += residency - dependency
         self.stalls[3 * s + 2] += now - residency
         if s == self.main and self.blamed[s] >= 0:
-            self.channel_figures[6 * self.move_channel[self.blamed[s]]] += residency - dependency
+            self.channel_figures[7 * self.move_channel[self.blamed[s]]] += residency - dependency
         if self.recording:
             self.op_idle[i] = now - begin
             self.op_held[i] = self.held[self.device]
@@ -660,9 +660,10 @@ class Loop:
             z += 1
         if self.detailed:
             if self.busy[c] == 0:
-                self.channel_figures[6 * c + 5] = now
-            self.channel_figures[6 * c + 1] += 1
-            self.channel_figures[6 * c + 3] += now - self.issued_at[k]
+                self.channel_figures[7 * c + 5] = now
+            self.channel_figures[7 * c + 1] += 1
+            self.channel_figures[7 * c + 6] += self.size[t]
+            self.channel_figures[7 * c + 3] += now - self.issued_at[k]
         self.busy[c] += 1
         self.slot_move[z] = k
         self.started[z] = now

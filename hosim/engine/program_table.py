@@ -32,8 +32,12 @@ _WIDE = (
 
 _NARROW = "here ended released moving".split()
 
-MOVES_OF_A_CHANNEL = 6
-"""Figures of a channel, in this order: exposed, transfers, busy, queued and contention in nanoseconds; busy since when."""
+CHANNEL_FIGURES = 7
+"""Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
+
+
+VOLUME_BITS = 122
+"""What the volume of a transfer may take, of 128 bits."""
 
 
 class Move(NamedTuple):
@@ -66,8 +70,7 @@ class ProgramTable:
     ) -> None:
         self.graph, self.machine = graph, machine
         self.rates = TransferRates(graph, machine)
-        classes = [[self.rates.class_of(c, t) for t in range(len(graph.tensors))] for c in range(len(machine.channels))]
-        self._class_of = classes
+        self._class_of = [self.rates.classes_of(c) for c in range(len(machine.channels))]
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
         slots = sum([channel.engines for channel in machine.channels])
         self.flows = FlowTable(self.rates, slots, uses, durations)
@@ -81,7 +84,7 @@ class ProgramTable:
         self.cells |= self.state.by_name
         self.cells |= self._link_cells()
         self.cells |= self._figure_cells()
-        self._starts: dict[tuple[int, ...], int] = {}
+        self._blank = self._without_copies()
         self.loop = Loop(self.cells)
 
     # -- what no plan changes ----------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class ProgramTable:
         cells = {name: longs([0] * tiers) for name in ("peak", "peak_at")}
         cells |= {name: longs([0] * (tiers * c["kinds"])) for name in ("by_kind", "peak_by_kind")}
         cells |= {"stalls": longs([0] * (3 * streams)), "slowed": longs([0] * streams)}
-        cells["channel_figures"] = longs([0] * (MOVES_OF_A_CHANNEL * max(1, c["channels"])))
+        cells["channel_figures"] = longs([0] * (CHANNEL_FIGURES * max(1, c["channels"])))
         cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
         cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
         return cells | {"blocked": ints([0] * c["channels"])}
@@ -165,30 +168,43 @@ class ProgramTable:
         if move is None:
             return
         t, source, target, channel, after, order = move
-        volume = self._sizes[t] * NS_PER_S * self.flows.scale
         cells["move_tensor"][k], cells["move_source"][k], cells["move_target"][k] = t, source, target
         cells["move_channel"][k], cells["move_order"][k] = channel, order
         if channel >= 0:
             cells["move_class"][k] = self._class_of[channel][t]
-            cells["move_high"][k], cells["move_low"][k] = volume >> 62, volume & LOW
+            self.flow(k, self._sizes[t] * NS_PER_S)
         self.loop.link(k, after + 1)
+
+    def flow(self, k: int, volume: int, alone_ns: int = 0) -> None:
+        """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second, and for how long it would alone."""
+        cells, scaled = self.cells, volume * self.flows.scale
+        if scaled.bit_length() > VOLUME_BITS:
+            raise UncoveredError
+        cells["move_high"][k], cells["move_low"][k], cells["move_alone"][k] = scaled >> 62, scaled & LOW, alone_ns
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
         """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""
         cells = self.cells
         self.loop.forget()
-        for name, cell in self.state.by_name.items():
-            fill = _AT_START.get(name, 0)
-            for k in range(len(cell)):
-                cell[k] = fill
-        counts = cells["user_from"]
-        for t in range(len(self.graph.tensors)):
-            cells["users_left"][t] = counts[t + 1] - counts[t]
+        self.state.put_back(self._blank)
+        for name in ("by_kind", "peak_by_kind", "stalls", "slowed", "channel_figures"):
+            for k in range(len(cells[name])):
+                cells[name][k] = 0
         for t, tiers in initial.items():
             self.start(t, tiers)
         for r in range(cells["tiers"]):
             cells["peak"][r], cells["peak_at"][r] = cells["held"][r], 0
         cells["peak_by_kind"][:] = cells["by_kind"][:]
+
+    def _without_copies(self) -> Any:
+        """The state at time 0 with no tensor anywhere."""
+        cells, counts = self.cells, self.cells["user_from"]
+        for name, fill in _AT_START.items():
+            for k in range(len(cells[name])):
+                cells[name][k] = fill
+        for t in range(len(self.graph.tensors)):
+            cells["users_left"][t] = counts[t + 1] - counts[t]
+        return self.state.kept()
 
     def start(self, t: int, tiers: Sequence[int]) -> None:
         """Let a tensor be in these tiers at time 0, in place of those where it is; after :meth:`reset`."""
@@ -260,22 +276,35 @@ _AT_START = dict.fromkeys(
 
 
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
-    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is."""
+    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
+    rest = [0] * len(graph.ops)
+    for queue in graph.derived(HappensBefore).queues:
+        for i, left in zip(reversed(queue), accumulate([durations[i] for i in reversed(queue)]), strict=True):
+            rest[i] = left
+    return graph.derived(_shape) | {"duration": longs(durations), "rest": longs(rest)}
+
+
+def _shape(graph: Graph) -> dict[str, Any]:
+    """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
     base, order = graph.derived(compile_graph), graph.derived(HappensBefore)
     waits = [launch[2] for launch in base.launch]
-    uses = [op.uses for op in graph.ops]
-    flags = [READS * (t in op.reads) | WRITES * (t in op.writes) | OUTPUT * (t in op.outputs) for op in graph.ops for t in op.uses]
+    uses, flags = [], []
+    for op in graph.ops:
+        mine = dict.fromkeys(op.inputs, READS)
+        for t in op.outputs:
+            mine[t] = mine.get(t, 0) | WRITES | OUTPUT
+        for t in op.mutates:
+            mine[t] = mine.get(t, 0) | READS | WRITES
+        uses.append(mine.keys())
+        flags += mine.values()
     users: list[list[int]] = [[] for _ in graph.tensors]
-    for u, t in enumerate([t for used in uses for t in used]):
+    used = [t for mine in uses for t in mine]
+    for u, t in enumerate(used):
         users[t].append(u)
-    rest = [0] * len(graph.ops)
-    for queue in order.queues:
-        for place, left in zip(reversed(queue), accumulate([durations[i] for i in reversed(queue)]), strict=True):
-            rest[place] = left
-    streams = list(graph.streams)
+    streams, tensors = list(graph.streams), graph.tensors
     return {
         "ops": len(graph.ops),
-        "tensors": len(graph.tensors),
+        "tensors": len(tensors),
         "streams": len(streams),
         "main": streams.index(graph.main_stream) if streams else -1,
         "kinds": len(LEDGER_KINDS),
@@ -287,15 +316,13 @@ def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
         "wait_stream": ints([s for wait in waits for s, _ in wait]),
         "wait_count": ints([count for wait in waits for _, count in wait]),
         "use_from": ints(accumulate(map(len, uses), initial=0)),
-        "use_op": ints([i for i, used in enumerate(uses) for _ in used]),
-        "use_tensor": ints([t for used in uses for t in used]),
+        "use_op": ints([i for i, mine in enumerate(uses) for _ in mine]),
+        "use_tensor": ints(used),
         "use_flags": ints(flags),
         "user_from": ints(accumulate(map(len, users), initial=0)),
         "user": ints([u for mine in users for u in mine]),
-        "survives": ints([int(tensor.survives) for tensor in graph.tensors]),
-        "kind": ints([_KIND[tensor.kind] for tensor in graph.tensors]),
-        "size": longs([tensor.size_bytes for tensor in graph.tensors]),
+        "survives": ints([int(tensor.survives) for tensor in tensors]),
+        "kind": ints([_KIND[tensor.kind] for tensor in tensors]),
+        "size": longs([tensor.size_bytes for tensor in tensors]),
         "workspace": longs([op.workspace_bytes for op in graph.ops]),
-        "duration": longs(durations),
-        "rest": longs(rest),
     }

@@ -32,11 +32,14 @@ from hosim.engine.device_memory import DeviceMemory, start_together
 from hosim.engine.device_programs import DeviceProgram, program_of, stopping_at
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
+from hosim.engine.flow_table import UncoveredError
 from hosim.engine.link_groups import LinkGroup, drive_channels
+from hosim.engine.looped_replay import looped, not_covered
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.other_processors import ProcessorsReplay, check_other_processors
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import TimelineRecorder
+from hosim.engine.result_figures import tells_slowing
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stage_exchanges import DeviceExchanges
 from hosim.engine.stream import Stream
@@ -46,7 +49,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
-from hosim.result import ACCOUNTS, ENGINES, FAST, IN_PROGRAM_ORDER, IN_TIME, LEDGER, REFERENCE, Result
+from hosim.result import ACCOUNTS, ENGINES, FAST, IN_PROGRAM_ORDER, IN_TIME, LEDGER, LOOP, REFERENCE, Result
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
@@ -116,6 +119,10 @@ def replay(
 
         told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
         return replace(told, replay_s=time.perf_counter() - begin)
+    if engine == LOOP:
+        looped = _looped(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete)
+        if looped is not None:
+            return replace(looped, replay_s=time.perf_counter() - begin)
     with no_collection():  # a replay leaves no cycles while it runs
         folded = fold and jitter is None and _alike(hardware)
         # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
@@ -170,6 +177,29 @@ def replay_stages(
         each = [replace(r, timeline=None, replayed=None) for r in whole.by_device]
         whole = replace(whole, timeline=None, replayed=None, by_device=tuple(each))
     return StagesResult(whole, bubble, time.perf_counter() - begin)
+
+
+def _looped(
+    plan: Plan, hardware: Hardware, budget_bytes: int | None, wants_more: bool, jitter: Jitter | None, compete: bool | None
+) -> Result | None:
+    """The loop's result; ``None`` for a plan that does not end well, of which another engine says why.
+
+    Raises :class:`InputError` for what the loop does not cover. ``wants_more``: a timeline, or addresses.
+    """
+    check_measured_on(plan.workload, hardware)
+    reason = "timelines and allocators" if wants_more else not_covered(plan, hardware, jitter)
+    budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
+    if reason is None:
+        try:
+            did = looped(plan, hardware, budget, jitter, compete)
+        except UncoveredError:
+            reason = "routes, or figures beyond 128 bits"
+    if reason is not None:
+        raise InputError(f"the loop does not cover {reason}; leave engine out, or give {REFERENCE}", source="engine")
+    if did is None:
+        return None
+    modelled = tells_slowing(plan.graph, {}, compete), False
+    return result_figures.of_device(did, plan, hardware, budget, jitter, modelled, LOOP)
 
 
 def check_engine(engine: object) -> None:

@@ -101,6 +101,16 @@ class TransferRates:
             self._of_transfer[key] = self._class_of[known]
         return self._of_transfer[key]
 
+    def classes_of(self, channel: int) -> Sequence[int]:
+        """The flow class of each tensor's transfer on a channel."""
+        where, tensors = self._hardware.channels[channel], self._graph.tensors
+        if not where.curve and where.pageable_bytes_per_s is None:
+            return [self.class_of(channel, 0)] * len(tensors) if tensors else []
+        alike: dict[tuple[int, str], int] = {}
+        for t, tensor in enumerate(tensors):
+            alike.setdefault((tensor.size_bytes, tensor.kind), t)
+        return [self.class_of(channel, alike[tensor.size_bytes, tensor.kind]) for tensor in tensors]
+
     def of(self, flowing: Sequence[int]) -> tuple[tuple[Rate, ...], Rate]:
         """The rate of each of the transfers that flow, given by their classes, and what they take of the device tier's bandwidth."""
         key = tuple(flowing)

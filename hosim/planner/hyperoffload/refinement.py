@@ -22,9 +22,7 @@ from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
-import os as _os
-_X = float(_os.environ.get("HX", "1"))
-_SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = int(150_000 * _X), int(10_000 * _X), int(8_000 * _X)
+_SIMULATED, _SIMULATED_AT_MOST_PER_OP, _SIMULATED_AT_LEAST = 600_000, 40_000, 32_000
 """Instants that the search around the stalls simulates: so many; on the smallest graphs fewer. With little effort they are fewer, too, but
 not fewer than the last figure, which takes no time to speak of."""
 
