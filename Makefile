@@ -15,7 +15,7 @@
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
-COMPILED := hatch_build.py hosim/engine/loop.py hosim/engine/compiled_loop.pxd
+COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compiled_loop.pxd
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 

@@ -1,5 +1,6 @@
-"""Compiles hosim/engine/loop.py at installation. Without a compiler the wheel is pure, and the loop runs interpreted."""
+"""Compiles hosim/engine/loop*.py at installation. Without a compiler the wheel is pure, and the loop runs interpreted."""
 
+import ast
 import os
 import sys
 import sysconfig
@@ -12,7 +13,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ENGINE = Path("hosim") / "engine"
 NAME = "compiled_loop"
-DIRECTIVES = {"boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False, "binding": False}
+FILES = ("loop_cells", "loop_memory", "loop_transfers", "loop_ops", "loop")
+DIRECTIVES = {
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "binding": False,
+    "annotation_typing": False,
+}
 
 
 class CompiledLoop(BuildHookInterface):
@@ -36,13 +45,13 @@ class CompiledLoop(BuildHookInterface):
 
 
 def compile_loop(root: Path, checked: bool = False) -> Path:
-    """Compile the loop beside its source; the extension knows the hash of what it was made from."""
+    """Compile the files of the loop as one module beside them; the extension knows the hash of what it was made from."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
-    loop, types = (root / ENGINE / name for name in ("loop.py", f"{NAME}.pxd"))
-    source = loop.read_text()
-    known = sha256(loop.read_bytes() + types.read_bytes()).hexdigest()
+    types = root / ENGINE / f"{NAME}.pxd"
+    known = sha256(b"".join([file.read_bytes() for file in (*sorted((root / ENGINE).glob("loop*.py")), types)])).hexdigest()
+    source = "\n\n".join([_without_imports((root / ENGINE / f"{name}.py").read_text()) for name in FILES])
     directives = DIRECTIVES | {"language_level": 3, "boundscheck": checked}
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch) / ENGINE
@@ -64,3 +73,9 @@ def compile_loop(root: Path, checked: bool = False) -> Path:
         finally:
             os.chdir(before)
     return root / ENGINE / (NAME + sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def _without_imports(source: str) -> str:
+    """A file from the first of its own statements on: what it imports stands before it in the module that they become."""
+    first = next(node for node in ast.parse(source).body if not isinstance(node, ast.ImportFrom | ast.Expr))
+    return "\n".join(source.splitlines()[first.lineno - 1 :])

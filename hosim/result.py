@@ -31,7 +31,7 @@ LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "cachin
 
 FAST, REFERENCE, LOOP = ENGINES = ("fast", "reference", "loop")
 """What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`), or the
-compiled loop (:mod:`hosim.engine.looped_replay`), which covers less."""
+compiled loop (:mod:`hosim.engine.replay_by_loop`), which covers less."""
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 """The two accounts of memory (docs/contract.md, rule 10)."""

@@ -1,4 +1,4 @@
-# The types with which loop.py is compiled (hosim/engine/loop.py). Views are of 32 or of 64 bits; products take 128.
+# The types with which the five files of the loop are compiled (hosim/engine/loop_cells.py). Views are of 32 or of 64 bits; products take 128.
 # cython: language_level=3
 cimport cython
 
@@ -10,7 +10,7 @@ cdef int ABSENT, PENDING, VALID, READS, WRITES, OUTPUT, FREE, LATENT, FLOWING
 cdef int RUNNING, ENDED, LATE, STOPPED, STUCK, RATES, SPEED, ILLEGAL, ASYMMETRIC
 
 
-cdef class Loop:
+cdef class LoopCells:
     cdef readonly int ops, tensors, streams, main, kinds, tiers, device, channels, slots, classes, paces, detailed
     cdef readonly int due_count, recent_count, issue_count, dirty, unsettled, status, wanted, culprit
     cdef public int recording
@@ -29,35 +29,22 @@ cdef class Loop:
     cdef long long[::1] work_low, until, started, flows_from, flow_since, left_high, left_low, rate, sequence, issued_at
     cdef long long[::1] peak, peak_at, by_kind, peak_by_kind, stalls, slowed, channel_figures, op_idle, op_held
 
-    cpdef void begin(self) noexcept
-    cpdef void go_on(self) noexcept
-    @cython.locals(at="long long")
-    cpdef int run(self, long long limit, long long stop) noexcept
-    @cython.locals(at="long long", s=int, z=int)
-    cdef long long next_instant(self) noexcept
-    @cython.locals(c=int)
-    cdef int outcome(self) noexcept
-    @cython.locals(s=int)
-    cdef void settle(self) noexcept
-    @cython.locals(s=int, i=int, u=int, t=int)
-    cdef void end_ops(self, long long now) noexcept
-    @cython.locals(z=int, k=int)
-    cdef void end_transfers(self, long long now) noexcept
-    cdef void flow(self, int z, int k, long long now) noexcept
-    @cython.locals(t=int, c=int)
-    cdef void end_transfer(self, int z, int k, long long now) noexcept
-    @cython.locals(s=int, i=int, u=int)
-    cdef void interrupted(self, int t) noexcept
-    @cython.locals(r=int)
-    cdef void die(self, int t) noexcept
-    cdef void give_back(self, int r, int t) noexcept
+    cdef wide two(self, wide high, wide low) noexcept
+
+
+cdef class LoopMemory(LoopCells):
     cdef void hold(self, int r, int t) noexcept
+    cdef void give_back(self, int r, int t) noexcept
     @cython.locals(kind=int)
     cdef void mark_peak(self, int r) noexcept
+    @cython.locals(r=int)
+    cdef void die(self, int t) noexcept
     @cython.locals(k=int, j=int)
     cdef void collect(self, int at) noexcept
     @cython.locals(k=int, j=int, t=int, c=int)
     cdef void issue_all(self) noexcept
+    cdef void append_queue(self, int c, int k) noexcept
+    cdef void append_pending(self, int t, int k) noexcept
     @cython.locals(k=int, j=int, t=int)
     cdef void detach_due(self) noexcept
     cdef void detach(self, int t, int r) noexcept
@@ -67,32 +54,65 @@ cdef class Loop:
     cdef bint in_use(self, int t) noexcept
     @cython.locals(first=int, count=int, v=int, u=int, i=int)
     cdef int next_user(self, int t) noexcept
-    @cython.locals(now="long long", i=int, j=int, u=int, wanted="long long")
-    cdef void try_op(self, int s) noexcept
-    @cython.locals(u=int, t=int, k=int)
-    cdef bint resident(self, int i) noexcept
-    @cython.locals(found=int, j=int, k=int, u=int)
-    cdef int blame(self, int i) noexcept
-    @cython.locals(device=int, u=int, t=int, r=int, pace=int)
-    cdef void start_op(self, int s, int i, long long now) noexcept
-    cdef wide two(self, wide high, wide low) noexcept
-    cdef void put_work(self, int s, wide work) noexcept
-    @cython.locals(begin="long long", dependency="long long", residency="long long")
-    cdef void divide(self, int s, int i, long long now) noexcept
+
+
+cdef class LoopTransfers(LoopMemory):
     @cython.locals(c=int, first=int)
     cdef void start_transfers(self) noexcept
     @cython.locals(t=int, now="long long", begins="long long", r=int, z=int)
     cdef bint start_transfer(self, int c, int k) noexcept
     @cython.locals(ns="long long")
     cdef long long pinning(self, int r, int t) noexcept
+    cdef void flow(self, int z, int k, long long now) noexcept
+    @cython.locals(z=int, k=int)
+    cdef void end_transfers(self, long long now) noexcept
+    @cython.locals(t=int, c=int)
+    cdef void end_transfer(self, int z, int k, long long now) noexcept
+    @cython.locals(s=int, i=int, u=int)
+    cdef void interrupted(self, int t) noexcept
     @cython.locals(combination=int, f=int, _=int, after=int, now="long long", z=int, rate="long long", s=int, i=int)
     cdef int set_rates(self) noexcept
     @cython.locals(left=wide, passed=wide)
     cdef void set_rate(self, int z, long long rate, long long now) noexcept
+    cdef void put_work(self, int s, wide work) noexcept
     @cython.locals(before=int, work=wide, speed=wide)
     cdef void set_speed(self, int s, int pace, int combination, long long now) noexcept
+
+
+cdef class LoopOps(LoopTransfers):
+    @cython.locals(now="long long", i=int, j=int, u=int, wanted="long long")
+    cdef void try_op(self, int s) noexcept
+    @cython.locals(u=int, t=int, k=int)
+    cdef bint resident(self, int i) noexcept
+    @cython.locals(found=int, j=int, k=int, u=int, waited_for=int)
+    cdef int blame(self, int i) noexcept
+    @cython.locals(device=int, u=int, t=int, r=int, pace=int)
+    cdef void start_op(self, int s, int i, long long now) noexcept
+    @cython.locals(begin="long long", dependency="long long", residency="long long")
+    cdef void divide(self, int s, int i, long long now) noexcept
+    @cython.locals(s=int, i=int, u=int, t=int)
+    cdef void end_ops(self, long long now) noexcept
+    cpdef void begin(self) noexcept
+    cpdef void go_on(self) noexcept
+    @cython.locals(s=int)
+    cdef void settle(self) noexcept
+    @cython.locals(at="long long", s=int, z=int)
+    cdef long long next_instant(self) noexcept
+    @cython.locals(c=int)
+    cdef int outcome(self) noexcept
+    @cython.locals(at="long long")
+    cpdef int run(self, long long limit, long long stop) noexcept
+
+
+cdef class Loop(LoopOps):
     @cython.locals(count=int, z=int, c=int, k=int, end=int, begin=int, j=int, first=int)
     cpdef int note(self) noexcept
+    @cython.locals(j=int)
+    cdef int note_transfer(self, int count, int k) noexcept
+    @cython.locals(z=int, c=int)
+    cpdef void forget(self) noexcept
+    @cython.locals(count=int, end=int, j=int, k=int)
+    cpdef void recall(self) noexcept
     @cython.locals(noted=int, j=int, m=int, r=int, s=int, z=int)
     cpdef int mark(self) noexcept
     cdef int write(self, int m, long long number) noexcept
@@ -100,14 +120,6 @@ cdef class Loop:
     cdef int mark_op(self, int m, int s) noexcept
     @cython.locals(now="long long", left=wide, passed=wide)
     cdef int mark_transfer(self, int m, int z) noexcept
-    @cython.locals(j=int)
-    cdef int note_transfer(self, int count, int k) noexcept
-    @cython.locals(z=int, c=int)
-    cpdef void forget(self) noexcept
-    @cython.locals(count=int, end=int, j=int, k=int)
-    cpdef void recall(self) noexcept
-    cdef void append_queue(self, int c, int k) noexcept
-    cdef void append_pending(self, int t, int k) noexcept
     @cython.locals(order="long long", before=int, after=int)
     cpdef void link(self, int k, int at) noexcept
     @cython.locals(before=int)

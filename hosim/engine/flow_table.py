@@ -12,8 +12,8 @@ from fractions import Fraction
 from math import lcm, prod
 
 from hosim.costmodel.memory_traffic import MemoryUse
-from hosim.engine.loop import LOW
-from hosim.engine.loop_form import Cells, ints, longs
+from hosim.engine.event_loop import Cells, ints, longs
+from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates
 
 _RATE_BITS, _WORK_BITS = 62, 122
@@ -42,8 +42,10 @@ class FlowTable:
     def __init__(self, rates: TransferRates, flows: int, uses: Mapping[int, MemoryUse], durations: Sequence[int]) -> None:
         self._rates = rates
         self.classes = max(1, len(rates.classes))
-        whole = lcm(*[part.denominator for part in rates.parts], *[limit.denominator for _, limit in rates.classes if limit is not None])
-        most = max([1, *rates.parts])
+        whole: int = lcm(
+            *[part.denominator for part in rates.parts], *[limit.denominator for _, limit in rates.classes if limit is not None]
+        )
+        most = max([Fraction(1), *rates.parts])
         self.scale = whole * next((s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1)
         if most * self.scale >= 1 << _RATE_BITS:
             raise UncoveredError

@@ -15,22 +15,23 @@ from hosim.costmodel.fair_sharing import NS_PER_S
 from hosim.costmodel.memory_traffic import MemoryUse
 from hosim.costmodel.transfer_time import pin_ns
 from hosim.engine.compiled_graph import compile_graph
+from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
 from hosim.engine.flow_table import FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
-from hosim.engine.loop import LOW, OUTPUT, RATES, READS, SPEED, VALID, WRITES
-from hosim.engine.loop_form import COMPILED, Loop, StateCells, flags, ints, longs
+from hosim.engine.loop_cells import LOW, NEVER, OUTPUT, RATES, READS, SPEED, VALID, WRITES
 from hosim.engine.transfer_rates import TransferRates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
 
-_WIDE = (
-    "scalars held pinned most_pinned op_end began free_since dependency_met residency_met work_since work_high work_low until started "
-    "flows_from flow_since left_high left_low rate"
-).split()
+_WIDE = [
+    *("scalars", "held", "pinned", "most_pinned", "op_end", "began", "free_since", "dependency_met", "residency_met"),
+    *("work_since", "work_high", "work_low", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate"),
+]
+"""The arrays of a state that are of 64 bits, of 8 bits, and those that are not 0 at time 0."""
 
-_NARROW = "here ended released moving".split()
+_NARROW = ["here", "ended", "released", "moving"]
 
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
@@ -40,8 +41,12 @@ VOLUME_BITS = 122
 """What the volume of a transfer may take, of 128 bits."""
 
 
+_NONE = dict.fromkeys(("running", "blamed", "paced", "dependency_met", "residency_met"), -1) | dict.fromkeys(("op_end", "until"), NEVER)
+
+
 class Move(NamedTuple):
-    """A cache op: its tensor, the positions of its tiers and channel (-1, -1: a detach), its place (an op, -1: time 0), what orders a place."""
+    """A cache op: its tensor, the positions of its tiers and channel (-1, -1: a detach), the op at whose end it is issued (-1: at time 0),
+    and its order among those of this instant."""
 
     tensor: int
     source: int
@@ -52,7 +57,9 @@ class Move(NamedTuple):
 
 
 class ProgramTable:
-    """The arrays of a graph on a machine. ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on.
+    """The arrays of a graph on a machine.
+
+    ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on.
 
     ``durations`` are nanoseconds by op, ``uses`` the ops that copies slow down, ``machine`` the one of copies
     (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of whose equal devices one stands for all.
@@ -95,7 +102,9 @@ class ProgramTable:
         capacities = [tier.capacity_bytes for tier in machine.tiers]
         capacities[device] = min(capacities[device], budget_bytes)
         parts = [c // machine.sharers(machine.tier_scope(tier.name)) for c, tier in zip(capacities, machine.tiers, strict=True)]
-        pins = [0 if tier.name == machine.device_tier else pin_ns(machine, tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS]
+        pins = [
+            0 if tier.name == machine.device_tier else pin_ns(machine, tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS
+        ]
         return {
             "tiers": len(machine.tiers),
             "device": device,
@@ -126,24 +135,33 @@ class ProgramTable:
 
     def _state_sizes(self) -> dict[str, int]:
         c = self.cells
-        tensors, streams, slots, channels, tiers, moves = c["tensors"], c["streams"], c["slots"], c["channels"], c["tiers"], len(self.moves)
+        of_streams = ("done", "running", "blamed", "paced", "op_end", "began", "free_since", "dependency_met", "residency_met")
+        of_slots = ("slot_move", "slot_phase", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate")
         return {
-            "scalars": 5, "done": streams, "running": streams, "here": tiers * tensors, "users_left": tensors, "users_ended": tensors,
-            "released": tensors, "moving": tensors, "ended": moves, "busy": channels, "slot_move": slots, "slot_phase": slots, "blamed": streams, "paced": streams, "flowing": c["classes"], "held": tiers, "pinned": tiers,
-            "most_pinned": tiers, "op_end": streams, "began": streams, "free_since": streams, "dependency_met": streams,
-            "residency_met": streams, "work_since": streams, "work_high": streams, "work_low": streams, "until": slots, "started": slots,
-            "flows_from": slots, "flow_since": slots, "left_high": slots, "left_low": slots, "rate": slots,
-        }  # fmt: skip
+            "scalars": 5,
+            "here": c["tiers"] * c["tensors"],
+            "ended": len(self.moves),
+            "flowing": c["classes"],
+            "busy": c["channels"],
+            **dict.fromkeys(("held", "pinned", "most_pinned"), c["tiers"]),
+            **dict.fromkeys(("users_left", "users_ended", "released", "moving"), c["tensors"]),
+            **dict.fromkeys((*of_streams, "work_since", "work_high", "work_low"), c["streams"]),
+            **dict.fromkeys(of_slots, c["slots"]),
+        }
 
     def _link_cells(self) -> dict[str, Any]:
         tensors, channels, moves = self.cells["tensors"], self.cells["channels"], len(self.moves)
         cells = {name: ints([-1] * tensors) for name in ("pending_head", "pending_tail")}
         cells |= {name: ints([-1] * channels) for name in ("queue_head", "queue_tail")}
         cells |= {name: ints([-1] * moves) for name in ("pending_next", "queue_next")}
-        return cells | {"sequence": longs([0] * moves), "issued_at": longs([0] * moves), "links": ints([0] * (3 * moves + 3))} | {
-            "changed": flags([0] * tensors),
-            "marks": longs([0] * (3 * moves + 3 + 3 * self.cells["tiers"] + 6 * self.cells["streams"] + 5 * self.cells["slots"])),
-        }
+        return (
+            cells
+            | {"sequence": longs([0] * moves), "issued_at": longs([0] * moves), "links": ints([0] * (3 * moves + 3))}
+            | {
+                "changed": flags([0] * tensors),
+                "marks": longs([0] * (3 * moves + 3 + 3 * self.cells["tiers"] + 6 * self.cells["streams"] + 5 * self.cells["slots"])),
+            }
+        )
 
     def _figure_cells(self) -> dict[str, Any]:
         c = self.cells
@@ -199,7 +217,7 @@ class ProgramTable:
     def _without_copies(self) -> Any:
         """The state at time 0 with no tensor anywhere."""
         cells, counts = self.cells, self.cells["user_from"]
-        for name, fill in _AT_START.items():
+        for name, fill in _NONE.items():
             for k in range(len(cells[name])):
                 cells[name][k] = fill
         for t in range(len(self.graph.tensors)):
@@ -270,11 +288,6 @@ class ProgramTable:
                 self.loop.take_machine(self.cells)
 
 
-_AT_START = dict.fromkeys(
-    "running blamed paced dependency_met residency_met".split(), -1
-) | dict.fromkeys(("op_end", "until"), 1 << 62)
-
-
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
     """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
     rest = [0] * len(graph.ops)
@@ -288,14 +301,15 @@ def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
     base, order = graph.derived(compile_graph), graph.derived(HappensBefore)
     waits = [launch[2] for launch in base.launch]
-    uses, flags = [], []
+    uses: list[list[int]] = []
+    flags: list[int] = []
     for op in graph.ops:
         mine = dict.fromkeys(op.inputs, READS)
         for t in op.outputs:
             mine[t] = mine.get(t, 0) | WRITES | OUTPUT
         for t in op.mutates:
             mine[t] = mine.get(t, 0) | READS | WRITES
-        uses.append(mine.keys())
+        uses.append(list(mine))
         flags += mine.values()
     users: list[list[int]] = [[] for _ in graph.tensors]
     used = [t for mine in uses for t in mine]

@@ -30,15 +30,15 @@ from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
 from hosim.engine.device_programs import DeviceProgram, program_of, stopping_at
+from hosim.engine.flow_table import UncoveredError
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
-from hosim.engine.flow_table import UncoveredError
 from hosim.engine.link_groups import LinkGroup, drive_channels
-from hosim.engine.looped_replay import looped, not_covered
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.other_processors import ProcessorsReplay, check_other_processors
 from hosim.engine.program_account import check_program_account, program_account
 from hosim.engine.recorder import TimelineRecorder
+from hosim.engine.replay_by_loop import looped, not_covered
 from hosim.engine.result_figures import tells_slowing
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stage_exchanges import DeviceExchanges

@@ -130,9 +130,7 @@ def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ..
     return () if line is None else (f"plan: {line}",)
 
 
-def _interval(
-    plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
-) -> tuple[int, int] | tuple[None, None]:
+def _interval(plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None) -> tuple[int, int] | tuple[None, None]:
     if main is None:
         return None, None
     found = makespan_interval(plan.graph, hardware, plan.graph.main_stream, makespan, main.stall_ns, main.drain_ns)

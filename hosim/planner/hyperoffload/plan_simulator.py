@@ -14,7 +14,7 @@ from typing import Any
 from hosim.cache_plan import AT_START
 from hosim.costmodel.memory_traffic import copies_compete, copy_uses, machine_of_copies
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.loop import ENDED, LATE, NEVER, STOPPED, STUCK
+from hosim.engine.loop_cells import ENDED, LATE, NEVER, STOPPED, STUCK
 from hosim.engine.program_table import ProgramTable
 from hosim.planner.hyperoffload.choice_moves import Changes
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
@@ -271,7 +271,7 @@ class PlanSimulator:
 
     def _keep(self, origin: _Snapshot, moved: int) -> None:
         """Run from the state of a snapshot on, and keep the run as the present one."""
-        table, loop = self._table, self._table.loop
+        table = self._table
         if origin is self._start:
             self._start, self._snapshots = _Snapshot(-1, (), table.kept()), []
             if not table.fits:

@@ -7,6 +7,7 @@ from itertools import islice
 
 from hosim.analysis.bounds import LowerBounds
 from hosim.engine import replay
+from hosim.engine.loop_cells import NEVER
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
@@ -17,7 +18,6 @@ from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
 from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
-from hosim.engine.loop import NEVER
 from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)

@@ -62,8 +62,8 @@ class MoveCompiler:
         problem = self.problem
         home = problem.starts_below.get(t)
         if choice is None:
-            start = (home,) if home is not None else (problem.hardware.device_tier,) if t in self._initial else ()
-            return SimulatedMoves(tuple([self.tier[tier] for tier in start]), {}, self._awaited(t, {}), 0)
+            here = [home or problem.hardware.device_tier] if t in self._initial or home is not None else []
+            return SimulatedMoves(tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0)
         start = initial_tiers(problem, t, choice)
         moves = self._placed(t, choice)
         copied = problem.graph.tensors[t].size_bytes * sum([move.channel >= 0 for move in moves.values()])
@@ -111,5 +111,3 @@ def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[i
             found.append((number, first, MOVES * (number + 1)))
             first = MOVES * (number + 1)
     return found
-
-

@@ -19,9 +19,8 @@ from hosim.cache_plan import AT_START
 from hosim.costmodel.routes import slowest_hop
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, within
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.plan_simulator import ORDER, PlanSimulator
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
-from hosim.planner.hyperoffload.plan_simulator import ORDER
 
 SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
     "shift",

@@ -1,4 +1,4 @@
-"""Which form of the loop runs: the compiled extension, or its source interpreted; and arrays as that form wants them."""
+"""Which form of the event loop runs, the compiled extension or its source interpreted; and arrays as that form wants them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Any
 
 from hosim.engine import loop
 
-try:
-    from hosim.engine import compiled_loop
-except ImportError:
-    compiled_loop = None  # type: ignore[assignment]
-
 Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants them."""
 
 
-def _hash_of_source() -> str:
-    """What the extension was compiled from, if it is not stale: the loop and its types."""
+def _compiled() -> type[loop.Loop] | None:
+    """The extension, unless it is missing or stale, which one line on stderr says."""
+    try:
+        from hosim.engine import compiled_loop
+    except ImportError:
+        print(
+            "hosim: no compiled loop here: plans are simulated interpreted, slower (a C compiler at installation makes it)", file=sys.stderr
+        )
+        return None
     here = Path(loop.__file__).parent
-    return sha256((here / "loop.py").read_bytes() + (here / "compiled_loop.pxd").read_bytes()).hexdigest()
+    sources = [*sorted(here.glob("loop*.py")), here / "compiled_loop.pxd"]
+    if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() != compiled_loop.SOURCE:
+        print(
+            "hosim: the compiled loop is of another source: plans are simulated interpreted, slower; install hosim again", file=sys.stderr
+        )
+        return None
+    return compiled_loop.Loop
 
 
-def _is_compiled() -> bool:
-    if compiled_loop is None:
-        print("hosim: no compiled loop here (a C compiler at installation makes it): simulations run interpreted, slower", file=sys.stderr)
-        return False
-    if compiled_loop.SOURCE != _hash_of_source():
-        print("hosim: the compiled loop is of another source: install hosim again; simulations run interpreted, slower", file=sys.stderr)
-        return False
-    return True
+_extension = _compiled()
 
-
-COMPILED = _is_compiled()
+COMPILED = _extension is not None
 """Whether simulations run compiled."""
 
-Loop: type[loop.Loop] = compiled_loop.Loop if COMPILED else loop.Loop
+Loop: type[loop.Loop] = _extension or loop.Loop
 
 
 def ints(values: Iterable[int]) -> Cells:

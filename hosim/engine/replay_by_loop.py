@@ -15,16 +15,16 @@ from hosim.engine.compiled_plan import SEVERAL, Hop, resolve_hop
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
-from hosim.engine.loop import ENDED, NEVER, VALID
+from hosim.engine.loop_cells import ENDED, NEVER, VALID
 from hosim.engine.program_table import CHANNEL_FIGURES, Move, ProgramTable
-from hosim.engine.result_figures import Outcome
+from hosim.engine.result_figures import Counted, Outcome
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import STALL_CAUSES, StreamFigures
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ChannelFigures:
     """What the loop counts of a channel."""
 
@@ -72,9 +72,7 @@ def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | N
 def _persists(table: ProgramTable, plan: Plan, hardware: Hardware) -> bool:
     """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
     tensors, here = plan.graph.tensors, table.cells["here"]
-    return all(
-        here[r * len(tensors) + t] == VALID for t, tiers in _initial(plan, hardware).items() if tensors[t].survives for r in tiers
-    )
+    return all(here[r * len(tensors) + t] == VALID for t, tiers in _initial(plan, hardware).items() if tensors[t].survives for r in tiers)
 
 
 def _outcome(table: ProgramTable, graph: Graph, hardware: Hardware, durations: Sequence[int]) -> Outcome:
@@ -86,7 +84,7 @@ def _outcome(table: ProgramTable, graph: Graph, hardware: Hardware, durations: S
         busy = sum([durations[i] for i in queue]) + cells["slowed"][s]
         stalls = dict.fromkeys(STALL_CAUSES, 0) | dict(zip(("dependency", "transfer", "capacity"), cells["stalls"][3 * s :], strict=False))
         streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
-    channels = []
+    channels: list[tuple[Counted, int]] = []
     for c in range(cells["channels"]):
         exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)]
         channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))

@@ -1,0 +1,3 @@
+from hosim.engine.loop import Loop as Loop
+
+SOURCE: str

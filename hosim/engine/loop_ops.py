@@ -1,0 +1,230 @@
+"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1 and 8)."""
+
+from __future__ import annotations
+
+from hosim.engine.loop_cells import (
+    ABSENT,
+    ASYMMETRIC,
+    ENDED,
+    ILLEGAL,
+    LATE,
+    NEVER,
+    OUTPUT,
+    PENDING,
+    READS,
+    RUNNING,
+    STOPPED,
+    STUCK,
+    VALID,
+    WRITES,
+)
+from hosim.engine.loop_transfers import LoopTransfers
+
+
+class LoopOps(LoopTransfers):
+    """Ops, from their start to their end, and a run through all instants."""
+
+    def try_op(self, s: int) -> None:
+        """Start the next op of a stream, if it can."""
+        now = self.scalars[0]
+        i = self.queue[self.queue_from[s] + self.done[s]]
+        if self.dependency_met[s] < 0:
+            for j in range(self.wait_from[i], self.wait_from[i + 1]):
+                if self.done[self.wait_stream[j]] < self.wait_count[j]:
+                    return
+            self.dependency_met[s] = now
+        if not self.resident(i):
+            self.residency_met[s] = -1
+            return
+        if self.residency_met[s] < 0:
+            self.residency_met[s] = now
+            if now > self.dependency_met[s] and now > self.free_since[s]:
+                self.blamed[s] = self.blame(i)
+        wanted = self.workspace[i]
+        for u in range(self.use_from[i], self.use_from[i + 1]):
+            if self.use_flags[u] & OUTPUT and self.here[self.device * self.tensors + self.use_tensor[u]] == ABSENT:
+                wanted += self.size[self.use_tensor[u]]
+        if self.held[self.device] + wanted <= self.capacity[self.device]:
+            self.start_op(s, i, now)
+            if now + self.rest[i] > self.limit:
+                self.status = LATE
+
+    def resident(self, i: int) -> bool:
+        """Rule 1: what an op reads is there and valid, and the transfers of what it writes that are before it have ended."""
+        for u in range(self.use_from[i], self.use_from[i + 1]):
+            t = self.use_tensor[u]
+            if self.use_flags[u] & READS and self.here[self.device * self.tensors + t] != VALID:
+                return False
+            if self.use_flags[u] & WRITES and self.moving[t]:
+                return False
+            for k in range(self.need_from[u], self.need_to[u]):
+                if self.copies[k] and not self.ended[k]:
+                    return False
+        return True
+
+    def blame(self, i: int) -> int:
+        """Rule 8: the transfer that an op waited for and that ended last; all those of this instant did, and the last issued counts."""
+        found = -1
+        for j in range(self.recent_count):
+            k = self.recent[j]
+            for u in range(self.use_from[i], self.use_from[i + 1]):
+                if self.use_tensor[u] != self.move_tensor[k]:
+                    continue
+                waited_for = self.use_flags[u] & WRITES or self.move_target[k] == self.device
+                if waited_for and (found < 0 or self.sequence[k] > self.sequence[found]):
+                    found = k
+        return found
+
+    def start_op(self, s: int, i: int, now: int) -> None:
+        """An op takes its room, makes other copies of what it writes stale, and runs."""
+        device = self.device
+        self.held[device] += self.workspace[i]
+        if self.detailed:
+            self.by_kind[device * self.kinds + self.kinds - 1] += self.workspace[i]
+        for u in range(self.use_from[i], self.use_from[i + 1]):
+            if not self.use_flags[u] & WRITES:
+                continue
+            t = self.use_tensor[u]
+            if self.use_flags[u] & OUTPUT and self.here[device * self.tensors + t] == ABSENT:
+                self.hold(device, t)
+            self.here[device * self.tensors + t] = PENDING
+            for r in range(self.tiers):
+                if r != device and self.here[r * self.tensors + t] != ABSENT:
+                    self.give_back(r, t)
+        self.mark_peak(device)
+        self.divide(s, i, now)
+        self.running[s] = i
+        self.began[s] = now
+        pace = self.pace_of[i]
+        if pace < 0:
+            self.op_end[s] = now + self.duration[i]
+            return
+        self.paced[s] = -1
+        self.dirty = 1
+        self.work_since[s] = now + self.launch[pace]
+        self.put_work(s, (self.duration[i] - self.launch[pace]) * self.two(self.whole_high[pace], self.whole_low[pace]))
+
+    def divide(self, s: int, i: int, now: int) -> None:
+        """Rule 8: divide the idle time before an op, which starts now."""
+        begin = self.free_since[s]
+        dependency = max(self.dependency_met[s], begin)
+        residency = max(self.residency_met[s], dependency)
+        self.stalls[3 * s] += dependency - begin
+        self.stalls[3 * s + 1] += residency - dependency
+        self.stalls[3 * s + 2] += now - residency
+        if s == self.main and self.blamed[s] >= 0:
+            self.channel_figures[7 * self.move_channel[self.blamed[s]]] += residency - dependency
+        if self.recording:
+            self.op_idle[i] = now - begin
+            self.op_held[i] = self.held[self.device]
+            if now > residency:
+                self.op_cause[i] = -1
+            elif residency > dependency and self.blamed[s] >= 0:
+                self.op_cause[i] = self.move_tensor[self.blamed[s]]
+            else:
+                self.op_cause[i] = -2
+
+    def end_ops(self, now: int) -> None:
+        """Ops end: what they held for themselves, what nobody uses any more, what they issue."""
+        for s in range(self.streams):
+            if self.op_end[s] != now or self.running[s] < 0:
+                continue
+            i = self.running[s]
+            self.running[s] = -1
+            self.op_end[s] = NEVER
+            self.free_since[s] = now
+            self.dependency_met[s] = -1
+            self.residency_met[s] = -1
+            self.blamed[s] = -1
+            self.done[s] += 1
+            self.scalars[1] += 1
+            self.slowed[s] += now - self.began[s] - self.duration[i]
+            self.held[self.device] -= self.workspace[i]
+            if self.detailed:
+                self.by_kind[self.device * self.kinds + self.kinds - 1] -= self.workspace[i]
+            for u in range(self.use_from[i], self.use_from[i + 1]):
+                t = self.use_tensor[u]
+                if self.use_flags[u] & WRITES:
+                    self.here[self.device * self.tensors + t] = VALID
+                self.users_left[t] -= 1
+                if self.users_left[t] == 0 and not self.survives[t]:
+                    self.die(t)
+            self.collect(i + 1)
+            self.unsettled = 1
+
+    def begin(self) -> None:
+        """Time 0: whatever is issued before any op is."""
+        self.due_count = 0
+        self.recent_count = 0
+        self.issue_count = 0
+        self.status = RUNNING
+        self.collect(0)
+        self.unsettled = 1
+        self.dirty = 0
+
+    def go_on(self) -> None:
+        """A snapshot has been put back, which lies between two instants."""
+        self.due_count = 0
+        self.recent_count = 0
+        self.issue_count = 0
+        self.status = RUNNING
+        self.unsettled = 0
+        self.dirty = 0
+
+    def settle(self) -> None:
+        """All has ended that ends now: detaches that were behind it, issues, ops, transfers."""
+        self.unsettled = 0
+        if self.due_count:
+            self.detach_due()
+        if self.issue_count:
+            self.issue_all()
+        for s in range(self.streams):
+            if self.running[s] < 0 and self.done[s] < self.queue_from[s + 1] - self.queue_from[s]:
+                self.try_op(s)
+        self.start_transfers()
+
+    def next_instant(self) -> int:
+        """When the next op or phase of a transfer ends."""
+        at = NEVER
+        for s in range(self.streams):
+            if self.op_end[s] < at:
+                at = self.op_end[s]
+        for z in range(self.slots):
+            if self.until[z] < at:
+                at = self.until[z]
+        return at
+
+    def outcome(self) -> int:
+        """Nothing is under way: whether all has ended."""
+        if self.scalars[1] < self.ops:
+            return STUCK
+        for c in range(self.channels):
+            if self.queue_head[c] >= 0:
+                return STUCK
+        return ENDED
+
+    def run(self, limit: int, stop: int) -> int:
+        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time has passed ``limit``; says which."""
+        self.limit = limit
+        while True:
+            if self.unsettled:
+                self.settle()
+            if self.status == ILLEGAL or self.status == ASYMMETRIC or self.status == LATE:
+                return self.status
+            if self.dirty:
+                self.status = self.set_rates()
+                if self.status != RUNNING:
+                    return self.status
+            at = self.next_instant()
+            if at > self.scalars[0]:
+                if at == NEVER:
+                    return self.outcome()
+                if self.scalars[1] >= stop:
+                    return STOPPED
+                if at > limit:
+                    return LATE
+                self.scalars[0] = at
+                self.recent_count = 0
+            self.instants += 1
+            self.end_transfers(at)
+            self.end_ops(at)

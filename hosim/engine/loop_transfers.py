@@ -1,0 +1,203 @@
+"""The event loop: transfers and the rates at which they and ops go (docs/contract.md, rules 3, 4, 6, 13 and 14)."""
+
+from __future__ import annotations
+
+from hosim.engine.loop_cells import ABSENT, ASYMMETRIC, FLOWING, FREE, LATENT, LOW, NEVER, RATES, RUNNING, SPEED, VALID, WRITES
+from hosim.engine.loop_memory import LoopMemory
+
+
+class LoopTransfers(LoopMemory):
+    """Transfers, from their start to their end."""
+
+    def start_transfers(self) -> None:
+        """In order of issue; one that cannot start holds back those behind it on its channel."""
+        for c in range(self.channels):
+            self.blocked[c] = self.queue_head[c] < 0 or self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]
+        while True:
+            first = -1
+            for c in range(self.channels):
+                if self.blocked[c]:
+                    continue
+                if first < 0 or self.sequence[self.queue_head[c]] < self.sequence[self.queue_head[first]]:
+                    first = c
+            if first < 0:
+                return
+            c = first
+            if not self.start_transfer(c, self.queue_head[c]) or self.queue_head[c] < 0:
+                self.blocked[c] = 1
+            elif self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]:
+                self.blocked[c] = 1
+
+    def start_transfer(self, c: int, k: int) -> bool:
+        """Start the transfer at the head of a channel's queue: its turn among its tensor's cache ops, its source valid, room for it."""
+        t = self.move_tensor[k]
+        now = self.scalars[0]
+        if self.pending_head[t] != k or self.here[self.move_source[k] * self.tensors + t] != VALID:
+            return False
+        begins = now + self.latency[c]
+        r = self.move_target[k]
+        if self.here[r * self.tensors + t] == ABSENT:
+            if self.held[r] + self.size[t] > self.capacity[r]:
+                return False
+            if self.held[r] + self.size[t] > self.part[r]:
+                self.status = ASYMMETRIC
+                return False
+            self.hold(r, t)
+            self.mark_peak(r)
+            begins += self.pinning(r, t)
+        self.moving[t] = 1
+        self.queue_head[c] = self.queue_next[k]
+        z = self.slot_from[c]
+        while self.slot_phase[z] != FREE:
+            z += 1
+        if self.detailed:
+            if self.busy[c] == 0:
+                self.channel_figures[7 * c + 5] = now
+            self.channel_figures[7 * c + 1] += 1
+            self.channel_figures[7 * c + 6] += self.size[t]
+            self.channel_figures[7 * c + 3] += now - self.issued_at[k]
+        self.busy[c] += 1
+        self.slot_move[z] = k
+        self.started[z] = now
+        self.flows_from[z] = begins
+        if begins > now:
+            self.slot_phase[z] = LATENT
+            self.until[z] = begins
+        else:
+            self.slot_phase[z] = FLOWING
+            self.flow(z, k, now)
+        return True
+
+    def pinning(self, r: int, t: int) -> int:
+        """Rule 14: nanoseconds to pin the bytes of a tensor that comes into a tier."""
+        ns: int = self.pin[r * self.kinds + self.kind[t]]
+        if r == self.device or ns == 0 or self.size[t] == 0:
+            return 0
+        self.pinned[r] += self.size[t]
+        if self.pooled[r] and self.pinned[r] <= self.most_pinned[r]:
+            return 0
+        if self.pinned[r] > self.most_pinned[r]:
+            self.most_pinned[r] = self.pinned[r]
+        return ns
+
+    def flow(self, z: int, k: int, now: int) -> None:
+        """The bytes of a transfer begin to flow, at a rate that is not set yet."""
+        self.flowing[self.move_class[k]] += 1
+        self.left_high[z] = self.move_high[k]
+        self.left_low[z] = self.move_low[k]
+        self.rate[z] = 0
+        self.flow_since[z] = now
+        self.until[z] = NEVER
+        self.dirty = 1
+
+    def end_transfers(self, now: int) -> None:
+        """Latencies and transfers end."""
+        for z in range(self.slots):
+            if self.until[z] != now:
+                continue
+            k = self.slot_move[z]
+            self.dirty = 1
+            if self.slot_phase[z] == LATENT:
+                self.slot_phase[z] = FLOWING
+                self.flow(z, k, now)
+                continue
+            self.slot_phase[z] = FREE
+            self.until[z] = NEVER
+            self.flowing[self.move_class[k]] -= 1
+            self.end_transfer(z, k, now)
+
+    def end_transfer(self, z: int, k: int, now: int) -> None:
+        """The copy is valid, and the tensor's next cache ops may take effect."""
+        t = self.move_tensor[k]
+        c = self.move_channel[k]
+        self.unsettled = 1
+        self.scalars[3] = now
+        self.scalars[4] = t
+        self.busy[c] -= 1
+        if self.detailed:
+            if self.busy[c] == 0:
+                self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
+            self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.move_alone[k]
+        self.here[self.move_target[k] * self.tensors + t] = VALID
+        self.ended[k] = 1
+        self.moving[t] = 0
+        self.recent[self.recent_count] = k
+        self.recent_count += 1
+        self.pending_head[t] = self.pending_next[k]
+        if self.pending_head[t] >= 0:
+            self.due[self.due_count] = t
+            self.due_count += 1
+        elif self.released[t]:
+            self.die(t)
+        if self.started[z] < now:
+            self.interrupted(t)
+
+    def interrupted(self, t: int) -> None:
+        """While a transfer read a tensor, an op that writes it was not free to start, even if it had been before."""
+        for s in range(self.streams):
+            if self.running[s] < 0 and self.residency_met[s] >= 0:
+                i = self.queue[self.queue_from[s] + self.done[s]]
+                for u in range(self.use_from[i], self.use_from[i + 1]):
+                    if self.use_tensor[u] == t and self.use_flags[u] & WRITES:
+                        self.residency_met[s] = -1
+
+    def set_rates(self) -> int:
+        """Rules 6 and 13: the rates of all that flows, and the ends of ops that copies slow down; again, where a rate was wanted."""
+        combination = 0
+        for f in range(self.classes):
+            for _ in range(self.flowing[f]):
+                after = self.joined[combination * self.classes + f]
+                if after < 0:
+                    self.wanted = combination * self.classes + f
+                    return RATES
+                combination = after
+        now = self.scalars[0]
+        for z in range(self.slots):
+            if self.slot_phase[z] == FLOWING:
+                rate = self.rate_of[combination * self.classes + self.move_class[self.slot_move[z]]]
+                if rate != self.rate[z]:
+                    self.set_rate(z, rate, now)
+        for s in range(self.streams):
+            i = self.running[s]
+            if i >= 0 and self.pace_of[i] >= 0 and self.paced[s] != combination:
+                if self.speed_high[combination * self.paces + self.pace_of[i]] < 0:
+                    self.wanted = combination * self.paces + self.pace_of[i]
+                    return SPEED
+                self.set_speed(s, self.pace_of[i], combination, now)
+        self.dirty = 0
+        return RUNNING
+
+    def set_rate(self, z: int, rate: int, now: int) -> None:
+        """A transfer flows at another rate from now on."""
+        left = self.two(self.left_high[z], self.left_low[z])
+        passed = now - self.flow_since[z]
+        left -= passed * self.rate[z]
+        self.left_high[z] = left >> 62
+        self.left_low[z] = left & LOW
+        self.rate[z] = rate
+        self.flow_since[z] = now
+        self.until[z] = now + (left + rate - 1) // rate if left > 0 else now
+
+    def put_work(self, s: int, work: int) -> None:
+        """Keep what is left of the op that a stream runs."""
+        self.work_high[s] = work >> 62
+        self.work_low[s] = work & LOW
+
+    def set_speed(self, s: int, pace: int, combination: int, now: int) -> None:
+        """The op of a stream goes on at another speed: note what it has done, and when it ends."""
+        before = self.paced[s]
+        work = self.two(self.work_high[s], self.work_low[s])
+        speed = work
+        if before >= 0 and now > self.work_since[s]:
+            speed = self.two(self.speed_high[before * self.paces + pace], self.speed_low[before * self.paces + pace])
+            work -= (now - self.work_since[s]) * speed
+            self.put_work(s, work)
+            self.work_since[s] = now
+        self.paced[s] = combination
+        speed = self.two(self.speed_high[combination * self.paces + pace], self.speed_low[combination * self.paces + pace])
+        if work <= 0:
+            self.op_end[s] = now
+        elif speed == 0:
+            self.op_end[s] = NEVER
+        else:
+            self.op_end[s] = self.work_since[s] + (work + speed - 1) // speed
