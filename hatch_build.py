@@ -51,7 +51,7 @@ def compile_loop(root: Path, checked: bool = False) -> Path:
 
     types = root / ENGINE / f"{NAME}.pxd"
     known = sha256(b"".join([file.read_bytes() for file in (*sorted((root / ENGINE).glob("loop*.py")), types)])).hexdigest()
-    source = "\n\n".join([_without_imports((root / ENGINE / f"{name}.py").read_text()) for name in FILES])
+    source = "\n\n".join([_without_imports((root / ENGINE / f"{name}.py").read_text()) for name in FILES] + ["Extension = Loop\n"])
     directives = DIRECTIVES | {"language_level": 3, "boundscheck": checked}
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch) / ENGINE

@@ -1,3 +1,4 @@
-from hosim.engine.loop import Loop as Loop
+from hosim.engine.loop import Loop
 
 SOURCE: str
+Extension: type[Loop]

@@ -18,7 +18,7 @@ Cells = Any
 def _compiled() -> type[loop.Loop] | None:
     """The extension, unless it is missing or stale, which one line on stderr says."""
     try:
-        from hosim.engine import compiled_loop
+        from hosim.engine.compiled_loop import SOURCE, Extension
     except ImportError:
         print(
             "hosim: no compiled loop here: plans are simulated interpreted, slower (a C compiler at installation makes it)", file=sys.stderr
@@ -26,12 +26,12 @@ def _compiled() -> type[loop.Loop] | None:
         return None
     here = Path(loop.__file__).parent
     sources = [*sorted(here.glob("loop*.py")), here / "compiled_loop.pxd"]
-    if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() != compiled_loop.SOURCE:
+    if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() != SOURCE:
         print(
             "hosim: the compiled loop is of another source: plans are simulated interpreted, slower; install hosim again", file=sys.stderr
         )
         return None
-    return compiled_loop.Loop
+    return Extension
 
 
 _extension = _compiled()

@@ -44,7 +44,7 @@ VOLUME_BITS = 122
 _NONE = dict.fromkeys(("running", "blamed", "paced", "dependency_met", "residency_met"), -1) | dict.fromkeys(("op_end", "until"), NEVER)
 
 
-class Move(NamedTuple):
+class TableMove(NamedTuple):
     """A cache op: its tensor, the positions of its tiers and channel (-1, -1: a detach), the op at whose end it is issued (-1: at time 0),
     and its order among those of this instant."""
 
@@ -82,7 +82,7 @@ class ProgramTable:
         slots = sum([channel.engines for channel in machine.channels])
         self.flows = FlowTable(self.rates, slots, uses, durations)
         self.base = list(accumulate(room, initial=0))
-        self.moves: list[Move | None] = [None] * max(1, self.base[-1])
+        self.moves: list[TableMove | None] = [None] * max(1, self.base[-1])
         self.cells: dict[str, Any] = {"detailed": int(detailed)}
         self.cells |= graph_cells(graph, durations)
         self.cells |= self._machine_cells(budget_bytes, durations)
@@ -176,7 +176,7 @@ class ProgramTable:
 
     # -- a plan ------------------------------------------------------------------------------------------------
 
-    def put(self, k: int, move: Move | None) -> None:
+    def put(self, k: int, move: TableMove | None) -> None:
         """Put a move in the place ``k``, or take it from there."""
         cells, before = self.cells, self.moves[k]
         if before is not None:

@@ -16,7 +16,7 @@ from hosim.engine.flow_table import UncoveredError
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ENDED, NEVER, VALID
-from hosim.engine.program_table import CHANNEL_FIGURES, Move, ProgramTable
+from hosim.engine.program_table import CHANNEL_FIGURES, TableMove, ProgramTable
 from hosim.engine.result_figures import Counted, Outcome
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -111,7 +111,7 @@ def table_of(
     """The table of a plan, at time 0. Raises :class:`UncoveredError` for what the loop does not cover."""
     graph = plan.graph
     moves = _moves(plan, hardware)
-    by_tensor: dict[int, list[Move]] = {}
+    by_tensor: dict[int, list[TableMove]] = {}
     for move in moves:
         by_tensor.setdefault(move.tensor, []).append(move)
     room = [len(by_tensor.get(t, ())) for t in range(len(graph.tensors))]
@@ -157,7 +157,7 @@ def _initial(plan: Plan, hardware: Hardware) -> dict[int, list[int]]:
 
 
 def needs(
-    users: Sequence[int], writes: Sequence[bool], moves: Sequence[Move], arrives: Sequence[bool], base: int
+    users: Sequence[int], writes: Sequence[bool], moves: Sequence[TableMove], arrives: Sequence[bool], base: int
 ) -> list[tuple[int, int, int]]:
     """What each use of a tensor waits for (rule 1): the number of the use, the first of its moves that counts and the one after the last.
 
@@ -179,7 +179,7 @@ def needs(
     return found
 
 
-def _moves(plan: Plan, hardware: Hardware) -> list[Move]:
+def _moves(plan: Plan, hardware: Hardware) -> list[TableMove]:
     hops: dict[tuple[str, str, str | None], Hop] = {}
     moves = []
     for k, c in enumerate(plan.cache_ops):
@@ -190,5 +190,5 @@ def _moves(plan: Plan, hardware: Hardware) -> list[Move]:
         if hop.channel == SEVERAL:
             raise UncoveredError
         target, channel = (-1, -1) if c.op == DETACH else (hop.destination, hop.channel)
-        moves.append(Move(c.tensor, hop.source, target, channel, c.after, k))
+        moves.append(TableMove(c.tensor, hop.source, target, channel, c.after, k))
     return moves

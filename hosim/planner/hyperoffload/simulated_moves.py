@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.program_table import Move
+from hosim.engine.program_table import TableMove
 from hosim.planner.hyperoffload.choices import TensorChoice, initial_tiers, place
 from hosim.planner.hyperoffload.problem import Problem
 
@@ -25,7 +25,7 @@ class SimulatedMoves:
     """One tensor's moves: the positions of its tiers at time 0, its moves by place, for each reading use the place it waits for, or -1."""
 
     initial: tuple[int, ...]
-    moves: dict[int, Move]
+    moves: dict[int, TableMove]
     awaited: tuple[tuple[int, int], ...]
     moved_bytes: int
 
@@ -69,11 +69,11 @@ class MoveCompiler:
         copied = problem.graph.tensors[t].size_bytes * sum([move.channel >= 0 for move in moves.values()])
         return SimulatedMoves(tuple([self.tier[tier] for tier in start]), moves, self._awaited(t, moves), copied)
 
-    def _placed(self, t: int, choice: TensorChoice) -> dict[int, Move]:
+    def _placed(self, t: int, choice: TensorChoice) -> dict[int, TableMove]:
         """The moves of a tensor, by place from the first of its places on."""
         problem, users = self.problem, self.problem.graph.users[t]
         reach = 4 * len(problem.graph.ops) + 8
-        moves: dict[int, Move] = {}
+        moves: dict[int, TableMove] = {}
         between = [0] * (len(users) + 1)
         for after, rank, turn, _, op in sorted(place(problem, t, choice), key=lambda placed: placed[:3]):
             window = bisect_right(users, after)
@@ -84,14 +84,14 @@ class MoveCompiler:
             order = ((rank * 2 + 1) * reach + turn) * len(problem.graph.tensors) + t
             source = self.tier[op.source]
             if op.op == DETACH:
-                move = Move(t, source, -1, -1, after, order)
+                move = TableMove(t, source, -1, -1, after, order)
             else:
                 assert op.destination is not None
-                move = Move(t, source, self.tier[op.destination], self._channel[op.source, op.destination], after, order)
+                move = TableMove(t, source, self.tier[op.destination], self._channel[op.source, op.destination], after, order)
             moves[MOVES * window + number] = move
         return moves
 
-    def _awaited(self, t: int, moves: dict[int, Move]) -> tuple[tuple[int, int], ...]:
+    def _awaited(self, t: int, moves: dict[int, TableMove]) -> tuple[tuple[int, int], ...]:
         graph = self.problem.graph
         device = self.tier[self.problem.hardware.device_tier]
         arriving = [(move.after, k) for k, move in moves.items() if move.target == device]

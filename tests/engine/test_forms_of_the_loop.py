@@ -1,0 +1,82 @@
+"""The compiled loop and its source interpreted: the same plans and results; what is missing or stale is said and not used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hosim
+
+ROOT = Path(hosim.__file__).parents[1]
+
+SAID = """
+import sys
+{first}
+import hosim
+from hosim.engine import replay
+from hosim.engine.event_loop import COMPILED
+
+b = hosim.GraphBuilder("a training step of twelve ops, whose activations have to leave")
+for i in range(6):
+    b.tensor(f"w{{i}}", 4, "parameter")
+    b.tensor(f"a{{i}}", 6)
+    b.op(f"f{{i}}", "matmul", inputs=[f"w{{i}}", *([f"a{{i - 1}}"] if i else [])], outputs=[f"a{{i}}"], duration_ns=50 + 7 * i)
+for i in reversed(range(6)):
+    b.tensor(f"g{{i}}", 2)
+    b.op(f"b{{i}}", "matmul", inputs=[f"w{{i}}", f"a{{i}}", *([f"g{{i + 1}}"] if i < 5 else [])], outputs=[f"g{{i}}"], duration_ns=90)
+machine = hosim.load_hardware(hosim.find_hardware("toy"))
+plan = hosim.plan(b.build(), machine, "hyperoffload", budget=42)
+result = replay(plan, machine, 42, engine="loop")
+print(COMPILED, [(c.op, c.tensor, c.after) for c in plan.cache_ops], result.makespan_ns, result.peak_bytes, result.engine)
+"""
+
+WITHOUT = "sys.modules['hosim.engine.compiled_loop'] = None"
+
+
+def run(folder: Path, first: str) -> tuple[list[str], str]:
+    ran = subprocess.run([sys.executable, "-c", SAID.format(first=first)], cwd=folder, capture_output=True, text=True, check=True)
+    return ran.stdout.split(" ", 1), ran.stderr
+
+
+def test_without_the_extension_plans_and_results_are_the_same(tmp_path: Path) -> None:
+    (_, usual), _ = run(tmp_path, "")
+    (compiled, found), said = run(tmp_path, WITHOUT)
+    assert compiled == "False"
+    assert found == usual
+    assert said.count("\n") == 1
+    assert "no compiled loop" in said
+
+
+def compiled_at(folder: Path, **wanted: str) -> subprocess.CompletedProcess[str]:
+    """Compile the loop of a copy of the package, as an installation does."""
+    shutil.copy(ROOT / "hatch_build.py", folder)
+    (folder / "hosim").mkdir()
+    shutil.copytree(ROOT / "hosim" / "engine", folder / "hosim" / "engine", ignore=shutil.ignore_patterns("*.so", "__pycache__", "reference"))
+    code = "from pathlib import Path; from hatch_build import compile_loop; print(compile_loop(Path.cwd(), checked=True))"
+    env = os.environ | wanted
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="hatch_build.py: not a clone")
+def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothing(tmp_path: Path) -> None:
+    built = compiled_at(tmp_path)
+    assert built.returncode == 0, built.stderr
+    place = f"import importlib.machinery, importlib.util; path = {built.stdout.strip()!r}; name = 'hosim.engine.compiled_loop'\n"
+    load = "loader = importlib.machinery.ExtensionFileLoader(name, path); spec = importlib.util.spec_from_loader(name, loader)\n"
+    load += "sys.modules[name] = module = importlib.util.module_from_spec(spec); loader.exec_module(module)\n"
+    (_, usual), _ = run(tmp_path, "")
+    (compiled, found), said = run(tmp_path, place + load)
+    assert (compiled, found, said) == ("True", usual, "")
+    (compiled, found), said = run(tmp_path, place + load + "module.SOURCE = 'of another source'")
+    assert (compiled, found) == ("False", usual)
+    assert "of another source" in said
+
+
+def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:
+    failed = compiled_at(tmp_path, CC="no-such-compiler")
+    assert failed.returncode != 0  # what the hook catches: the wheel is pure then
