@@ -160,6 +160,10 @@ class Transfers:
             detach(waiting[0])
             waiting.popleft()
 
+    def waiting(self) -> list[Lane]:
+        """The channels in whose queues something waits for an engine that is free."""
+        return [lane for lane in self.lanes.values() if lane.queue and lane.running < lane.channel.engines]
+
     # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
 
     def begin(self, lane: Lane) -> bool:
@@ -168,7 +172,7 @@ class Transfers:
         move, t, pinning = chunk.move, chunk.tensor, 0
         if lane.running == channel.engines or chunk.hop in move.under_way:
             return False
-        if not chunk.hop and (self.pending[t][0] is not move or storage.copies.get((t, channel.source)) != VALID):
+        if not chunk.hop and (self.pending[t][0] is not move or storage.copies[t].get(channel.source) != VALID):
             return False
         if chunk.arrives:
             pins = storage.bring(t, channel.destination)
@@ -208,6 +212,8 @@ class Transfers:
 
     def end(self) -> list[int]:
         """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
+        if not self.passed:
+            return []
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
             move, t, channel = chunk.move, chunk.tensor, chunk.channel
@@ -221,7 +227,7 @@ class Transfers:
                 continue
             move.left -= 1
             if not move.left:
-                self.storage.copies[t, channel.destination] = VALID
+                self.storage.copies[t][channel.destination] = VALID
                 self.done.add(move.k)
                 self.pending[t].popleft()
                 self.arrivals.append(chunk)
@@ -230,8 +236,9 @@ class Transfers:
 
     def go_on(self) -> None:
         """Chunks that have crossed a hop join the queues of their next ones."""
-        crossed, self.crossed, now = self.crossed, [], self.env.now
+        crossed, self.crossed = self.crossed, []
         for chunk in crossed:
+            now = self.env.now
             self._join(Piece(chunk.move, chunk.hop + 1, chunk.size, next(self.order), now, chunk.start_ns))
 
     def is_under_way(self, t: int) -> bool:

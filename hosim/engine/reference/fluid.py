@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
@@ -21,14 +21,15 @@ Steps = Generator[simpy.Event, Any, Any]
 class Nanoseconds(simpy.Environment):
     """SimPy's environment, whose time is in whole nanoseconds. ``going`` counts what goes on: while it is 0, only others may change that."""
 
+    if TYPE_CHECKING:
+
+        @property
+        def now(self) -> int:
+            """The current instant: whole, as all delays are."""
+
     def __init__(self) -> None:
         super().__init__()
         self.going = 0
-
-    @property
-    def now(self) -> int:
-        """The current instant."""
-        return int(super().now)
 
     def pause(self, ns: int) -> Steps:
         """The steps of a process that lets time pass, as a part of the replay."""
@@ -36,6 +37,10 @@ class Nanoseconds(simpy.Environment):
             self.going += 1
             yield self.timeout(ns)
             self.going -= 1
+
+
+Flows = tuple[tuple[int, Fraction | None, tuple[Link, ...]], ...]
+"""What flows at one time: each the most that it may take and the links that it crosses, as :func:`max_min_rates` has them."""
 
 
 class Progress:
@@ -76,7 +81,7 @@ class Flow(Progress):
     """Bytes times nanoseconds a second that cross ``links`` at ``most`` bytes a second; ``channel`` is ``None`` for a collective's."""
 
     def __init__(
-        self, env: Nanoseconds, left: int, device: int, links: Sequence[Link], most: Fraction | None, channel: Channel | None
+        self, env: Nanoseconds, left: int, device: int, links: tuple[Link, ...], most: Fraction | None, channel: Channel | None
     ) -> None:
         super().__init__(env, left, device)
         self.links = links
@@ -96,7 +101,7 @@ class RunningOp(Progress):
 class Fluid:
     """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    ``stir`` is called when something is to be settled at this instant.
+    ``known`` are the rates that have been found. ``stir`` is called when something is to be settled at this instant.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware, stir: Callable[[], None]) -> None:
@@ -108,6 +113,7 @@ class Fluid:
         self.others = False
         self.begun: list[RunningOp] = []
         self.taken: dict[tuple[str, int], Fraction] = {}
+        self.known: dict[Flows, Sequence[Fraction]] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
         named = {c.name: c for c in hardware.channels}
@@ -156,8 +162,10 @@ class Fluid:
         if self.others:
             self.others = False
             self.taken.clear()
-            flows = list(self.flows)
-            for flow, rate in zip(flows, max_min_rates([(1, f.most, f.links) for f in flows], self._carried()), strict=True):
+            crossed = tuple([(1, flow.most, flow.links) for flow in self.flows])
+            if crossed not in self.known:
+                self.known[crossed] = max_min_rates(crossed, self._carried())
+            for flow, rate in zip(self.flows, self.known[crossed], strict=True):
                 flow.go(rate)
             changed = list(self.ops)
         for op in changed:
@@ -169,10 +177,10 @@ class Fluid:
         fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
         return (self._own(channel, device), *(("fabric", f.name, self.hardware.instance(f.scope, device)) for f in fabrics))
 
-    def links_of_collectives(self, device: int) -> list[Link]:
+    def links_of_collectives(self, device: int) -> tuple[Link, ...]:
         """What a collective crosses, as often as its bytes do (rule 19)."""
         crossed = crossed_fabrics(self.hardware)
-        return [("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)]
+        return tuple([("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)])
 
     def _own(self, channel: Channel, device: int) -> Link:
         return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)

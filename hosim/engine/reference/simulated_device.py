@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -59,8 +59,8 @@ class Meeting:
 class Shared:
     """What the devices of a replay have in common. ``machine`` is the one that copies find, with the memories that they share (rule 13).
 
-    ``wake`` says that at a device, or at all of them, something has to be looked at again at this instant. ``order`` numbers transfers as
-    they are issued, ``meetings`` are those of collectives and exchanges.
+    ``wake`` says that something is to be looked at again at this instant: at one device, or at all. ``order`` numbers transfers as they are
+    issued, ``meetings`` are those of collectives and exchanges.
     """
 
     env: Nanoseconds
@@ -69,7 +69,8 @@ class Shared:
     fluid: Fluid
     competes: bool
     jitter: Jitter | None
-    wake: Callable[[Collection[int]], None]
+    wake: Callable[[int], None]
+    wake_all: Callable[[], None]
     order: Iterator[int] = field(default_factory=lambda: count(1))
     meetings: dict[tuple[int, int] | str, Meeting] = field(default_factory=dict)
 
@@ -90,13 +91,15 @@ class SimulatedDevice:
         self.shared, self.plan, self.graph, self.position = shared, plan, plan.graph, position
         self.env, self.recorder, self.exchanges = shared.env, recorder, exchanges or {}
         hardware, jitter = shared.hardware, shared.jitter
-        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, self._freed)
+        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
         self.transfers = Transfers(
-            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, lambda: shared.wake((position,)), factor
+            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, self._wake, factor
         )
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
+        for stream in self.streams:
+            self.env.process(self._run(stream))
         self.main = next((s for s in self.streams if s.name == self.graph.main_stream), None)
         self.durations: Sequence[int] = self.graph.derived_on(hardware, op_durations)
         self.uses = copy_uses(self.graph, hardware, self.durations, shared.competes)
@@ -118,8 +121,8 @@ class SimulatedDevice:
                 self.storage.hold(t, tier, VALID)
                 self.storage.note_pinned(tier)
 
-    def _freed(self, shared: bool) -> None:
-        self.shared.wake(range(self.shared.hardware.devices) if shared else (self.position,))
+    def _wake(self) -> None:
+        self.shared.wake(self.position)
 
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
@@ -139,12 +142,12 @@ class SimulatedDevice:
             dead = self.rules.end(i)
             self.transfers.dead.update(dead)
             touched += dead
-        if self.transfers.passed:
-            touched += self.transfers.end()
+        touched += self.transfers.end()
         for t in touched:
             if t in self.transfers.pending:
                 self.transfers.detach_due(t, self.rules.detach)
-            self.rules.bury(t)
+            if t in self.transfers.dead:
+                self.rules.bury(t)
         self.transfers.go_on()
         return [i for _, i in finished]
 
@@ -183,12 +186,12 @@ class SimulatedDevice:
             stream.running = True
             if self.recorder is not None:
                 self.recorder.op(i, now, self.durations[i])
-            self.env.process(self._op(stream, i))
+            stream.begins.succeed(i)
 
     def _divide(self, stream: OpStream, i: int) -> None:
         """The idle time before an op, by cause (rule 8)."""
         begin = stream.free_since
-        for cause, at in (
+        for cause, at in () if begin == self.env.now else (
             ("runtime", stream.inspected_at),
             ("dependency", stream.dependency_met),
             ("transfer", stream.residency_met),
@@ -206,6 +209,13 @@ class SimulatedDevice:
 
     # -- an op (rules 12, 13, 19, 21) ----------------------------------------------------------------------------------
 
+    def _run(self, stream: OpStream) -> Steps:
+        """The process of a stream: one op after the other, as the settling step starts them."""
+        while True:
+            i = yield stream.begins
+            stream.begins = self.env.event()
+            yield from self._op(stream, i)
+
     def _op(self, stream: OpStream, i: int) -> Steps:
         start, duration, meeting = self.env.now, self.durations[i], self._meeting(i)
         takes = duration if meeting is None else (yield from meeting.come(duration))
@@ -222,7 +232,7 @@ class SimulatedDevice:
         stream.peers_ns += begun - start
         stream.slowed_ns += now - begun - duration
         self.finished.append((stream, i))
-        self.shared.wake((self.position,))
+        self._wake()
 
     def _work(self, i: int, takes: int, use: Any) -> Steps:
         """What an op does that alone takes so long: its bytes cross links, or it computes, or time passes."""
@@ -236,6 +246,11 @@ class SimulatedDevice:
         yield from self.env.pause(launch)
         if takes > launch:
             yield from fluid.compute(RunningOp(self.env, takes - launch, self.position, self.rules.where[i], use))
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
+        return any([stream.residency_met >= 0 and not stream.running for stream in self.streams])
 
     def _meeting(self, i: int) -> Meeting | None:
         """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
@@ -263,7 +278,7 @@ class SimulatedDevice:
 
     def _inspection(self, ns: int) -> Steps:
         yield from self.env.pause(ns)
-        self.shared.wake((self.position,))
+        self._wake()
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
         """Issue what the policy has decided on; whether there is something."""
@@ -310,11 +325,11 @@ class SimulatedDevice:
 
     def residents(self) -> list[int]:
         """Tensors that hold bytes in the device tier now, ascending."""
-        return sorted([t for t, tier in self.storage.copies if tier == self.shared.hardware.device_tier])
+        return [t for t, where in enumerate(self.storage.copies) if self.shared.hardware.device_tier in where]
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now."""
-        return (tensor, self.shared.hardware.device_tier) in self.storage.copies
+        return self.shared.hardware.device_tier in self.storage.copies[tensor]
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
@@ -322,8 +337,8 @@ class SimulatedDevice:
 
     def tiers_of(self, tensor: int) -> list[str]:
         """Tiers other than the device tier that hold a valid copy."""
-        others = [tier for tier in self.storage.own if tier != self.shared.hardware.device_tier]
-        return [tier for tier in others if self.storage.copies.get((tensor, tier)) == VALID]
+        device, copies = self.shared.hardware.device_tier, self.storage.copies[tensor]
+        return [tier for tier in self.storage.own if tier != device and copies.get(tier) == VALID]
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -348,12 +363,12 @@ class SimulatedDevice:
         heads = sorted([lane.queue[0] for lane in self.transfers.lanes.values() if lane.queue], key=lambda x: x.order)
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
-            if x.hop or (turn and self.storage.copies.get((x.tensor, x.channel.source)) == VALID):
+            if x.hop or (turn and self.storage.copies[x.tensor].get(x.channel.source) == VALID):
                 return self._no_room_for(x)
         for stream, i in blocked:
             if stream.dependency_met >= 0:
                 there = self.rules.where[i]
-                missing = [t for t in self.rules.reads[i] if self.storage.copies.get((t, there)) != VALID]
+                missing = [t for t in self.rules.reads[i] if self.storage.copies[t].get(there) != VALID]
                 return oom_reports.in_vain(self.graph, i, missing, there)
         for i in self.rules.running():
             return oom_reports.for_others(self.graph, i)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import simpy
+
 from hosim.cache_plan import PREFETCH, Plan
 from hosim.engine import broken_rules
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
@@ -18,10 +20,11 @@ NOT_YET = -1
 
 @dataclass(eq=False)
 class OpStream:
-    """The ops of one stream, and since when the next one has what rule 8 divides its wait by."""
+    """The ops of one stream, and since when the next one has what rule 8 divides its wait by. ``begins``: its next op does."""
 
     name: str
     ops: Sequence[int]
+    begins: simpy.Event
     next: int = 0
     running: bool = False
     free_since: int = 0
@@ -59,7 +62,7 @@ class Rules:
         self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
         self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
         self.ended = [False] * len(ops)
-        self.streams = [OpStream(name, [i for i, op in enumerate(ops) if op.stream == name]) for name in plan.graph.streams]
+        self.streams = [OpStream(name, [i for i, op in enumerate(ops) if op.stream == name], storage.env.event()) for name in plan.graph.streams]
         self.users_left = [len(users) for users in plan.graph.users]
         self.users_ended = [0] * len(plan.graph.tensors)
         self.awaited: list[list[int]] = [[] for _ in ops]
@@ -98,14 +101,14 @@ class Rules:
         done, copies, there = self.transfers.done, self.storage.copies, self.where[i]
         return (
             all([k in done for k in self.awaited[i]])
-            and all([copies.get((t, there)) == VALID for t in self.reads[i]])
+            and all([copies[t].get(there) == VALID for t in self.reads[i]])
             and not any([self.transfers.is_under_way(t) for t in self.writes[i]])
         )
 
     def begin(self, i: int) -> bool:
         """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
         there = self.where[i]
-        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if (t, there) not in self.storage.copies]):
+        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if there not in self.storage.copies[t]]):
             return False
         for t in self.writes[i]:
             self.storage.write(t, there)
@@ -117,15 +120,15 @@ class Rules:
         self.ended[i] = True
         self.storage.end_op(i, there)
         for t in self.writes[i]:
-            self.storage.copies[t, there] = VALID
+            self.storage.copies[t][there] = VALID
         for t in self.uses[i]:
             self.users_left[t] -= 1
         return [t for t in self.uses[i] if not self.users_left[t] and not self.graph.survives[t]]
 
     def bury(self, t: int) -> None:
         """A tensor whose last user has ended is released on all tiers, once its cache ops have taken effect."""
-        if t in self.transfers.dead and not self.transfers.pending.get(t):
-            for tier in self.storage.own:
+        if not self.transfers.pending.get(t):
+            for tier in list(self.storage.copies[t]):
                 self.storage.drop(t, tier)
 
     def running(self) -> list[int]:
@@ -136,8 +139,9 @@ class Rules:
 
     def detach(self, move: Issued) -> None:
         """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
-        t, tier, now, graph, copies = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph, self.storage.copies
-        if (t, tier) not in copies:
+        t, tier, now, graph = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph
+        copies = self.storage.copies[t]
+        if tier not in copies:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
             raise broken_rules.holds_nothing(graph, t, now)
@@ -146,7 +150,7 @@ class Rules:
             raise broken_rules.in_use(graph, t, now, using)
         following = self._next_user(t)
         needed = graph.survives[t] if following is None else t in self.reads[following]
-        elsewhere = any([copies.get((t, other)) == VALID for other in self.storage.own if other != tier])
+        elsewhere = any([state == VALID for other, state in copies.items() if other != tier])
         if needed and not elsewhere:
             raise broken_rules.last_copy(graph, t, now)
         if following is not None and self.plan.runtime is None and self.where[following] == tier and needed:
@@ -166,6 +170,8 @@ class Rules:
 
     def blamed(self, i: int) -> Piece | None:
         """Of the transfers that have arrived at this instant, the last one that an op waited for."""
+        if not self.transfers.arrivals:
+            return None
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
         found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.channel.destination == there)]
         return max(found, key=lambda x: x.order, default=None)
@@ -174,6 +180,6 @@ class Rules:
         """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
         at, copies, starts = self.hardware.tier_index, self.storage.copies, self.plan.residency(self.hardware.device_tier)
         restored = [(t, tier) for t, where in starts.items() if self.graph.survives[t] for tier in where]
-        missing = [(t, at[tier]) for t, tier in restored if copies.get((t, tier)) != VALID]
+        missing = [(t, at[tier]) for t, tier in restored if copies[t].get(tier) != VALID]
         if missing:
             raise broken_rules.not_restored(self.graph, missing, list(at))
