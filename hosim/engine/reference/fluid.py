@@ -19,7 +19,10 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment, whose time is in whole nanoseconds. ``going`` counts what goes on: while it is 0, only others may change that."""
+    """SimPy's environment, with an end to every instant: ``settle`` is called where it is ``stirred``, once nothing else happens at it (rule 0).
+
+    Time is in whole nanoseconds. ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
+    """
 
     if TYPE_CHECKING:
 
@@ -27,9 +30,21 @@ class Nanoseconds(simpy.Environment):
         def now(self) -> int:
             """The current instant: whole, as all delays are."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle: Callable[[], None]) -> None:
         super().__init__()
+        self.settle = settle
+        self.stirred = False
         self.going = 0
+
+    def stir(self) -> None:
+        """Something has happened that is to be settled at this instant."""
+        self.stirred = True
+
+    def step(self) -> None:
+        """Process the next event, as :meth:`run` does again and again."""
+        super().step()
+        if self.stirred and self.peek() > self.now:
+            self.settle()
 
     def pause(self, ns: int) -> Steps:
         """The steps of a process that lets time pass, as a part of the replay."""
@@ -101,12 +116,11 @@ class RunningOp(Progress):
 class Fluid:
     """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    ``known`` are the rates that have been found. ``stir`` is called when something is to be settled at this instant.
+    ``known`` are the rates that have been found.
     """
 
-    def __init__(self, env: Nanoseconds, hardware: Hardware, stir: Callable[[], None]) -> None:
+    def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
         self.env = env
-        self.stir = stir
         self.hardware = hardware
         self.flows: dict[Flow, None] = {}
         self.ops: dict[RunningOp, None] = {}
@@ -137,14 +151,14 @@ class Fluid:
     def _other_bytes(self, going: int) -> None:
         self.env.going += going
         self.others = True
-        self.stir()
+        self.env.stir()
 
     def compute(self, op: RunningOp) -> Steps:
         """The steps of a process that runs an op, launch aside, until all of its work is done."""
         self.ops[op] = None
         self.begun.append(op)
         self.env.going += 1
-        self.stir()
+        self.env.stir()
         yield op.done
         self.env.going -= 1
         del self.ops[op]

@@ -52,7 +52,7 @@ class Simulation:
         compete: bool | None = None,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
-        self.env = Nanoseconds()
+        self.env = Nanoseconds(self._settle)
         self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
         self.plans = [plan] * hardware.devices if isinstance(plan, Plan) else plan
         for each in self.plans[:1] if tied is None else self.plans:
@@ -60,9 +60,8 @@ class Simulation:
             tiers_elsewhere(each.graph, hardware)
         competes = any([each.graph.derived(copies_compete) for each in self.plans]) if compete is None else compete
         self.machine = with_memories(hardware) if competes else hardware
-        self.fluid = Fluid(self.env, self.machine, self.stir)
+        self.fluid = Fluid(self.env, self.machine)
         self.touched: set[int] = set()
-        self.stirred = self.env.event()
         self.over = self.env.event()
         whole = hardware.device.capacity_bytes
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
@@ -70,7 +69,6 @@ class Simulation:
         self.pools: dict[tuple[str, int], Ledger] = {}
         shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake, self.wake_all)
         self.devices = [self._device(shared, d, record, placing) for d in range(len(self.plans))]
-        self.env.process(self._settling())
 
     def _device(self, shared: Shared, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
         """A device with its ledgers: its own, and those of all devices that share a tier with it (rule 11)."""
@@ -96,40 +94,26 @@ class Simulation:
     def wake(self, device: int) -> None:
         """Something has ended at this device: settle this instant after all that ends at it."""
         self.touched.add(device)
-        self.stir()
+        self.env.stir()
 
     def wake_all(self) -> None:
         """There is room again that any device may wait for."""
         self.touched.update(range(len(self.plans)))
-        self.stir()
+        self.env.stir()
 
-    def stir(self) -> None:
-        """Settle this instant."""
-        if not self.stirred.triggered:
-            self.stirred.succeed()
-
-    def _settling(self) -> Steps:
-        """The process that settles each instant at which something ends, once nothing else happens at it."""
+    def _settle(self) -> None:
+        """Nothing else happens at this instant: settle it, until what that begins has to happen first. Rates are set last of all."""
         env = self.env
-        try:
-            while True:
-                yield self.stirred
-                while True:
-                    while env.peek() == env.now:
-                        yield env.timeout(0)
-                    if self.touched:
-                        self._round()
-                    elif self.fluid.unsettled:
-                        self.fluid.settle()
-                    else:
-                        break
-                self.stirred = env.event()
-                if not env.going:
-                    break
-        except Exception as error:  # of a plan that breaks a rule, of a runtime policy: as it is
-            self.over.fail(error)
-        else:
-            self.over.succeed()
+        while env.peek() > env.now:
+            if self.touched:
+                self._round()
+            elif self.fluid.unsettled:
+                self.fluid.settle()
+            else:
+                env.stirred = False
+                if not env.going and not self.over.triggered:
+                    self.over.succeed()
+                return
 
     def _round(self) -> None:
         """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
@@ -171,6 +155,7 @@ class Simulation:
             for device in self.devices:
                 device.issue_after((AT_START,))
             self.wake_all()
+            self.env.timeout(0)  # the first instant has an event at least
             self.env.run(until=self.over)
             return self._result([device.report() for device in self.devices])
         whose, error = found

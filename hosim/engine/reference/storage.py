@@ -41,6 +41,7 @@ class Storage:
         self.at = hardware.tier_index
         self.ledgers = {tier: (ledger, pools[tier]) if tier in pools else (ledger,) for tier, ledger in own.items()}
         self.amounts = [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in self.tensors]
+        self.workspaces = [(op.workspace_bytes, composition_of(WORKSPACE, op.workspace_bytes)) for op in graph.ops]
         self.copies: list[dict[str, str]] = [{} for _ in self.tensors]
         self.pins = {tier.name for tier in hardware.tiers if tier.pin_ns}
         self.pinned: Counter[str] = Counter()
@@ -145,18 +146,18 @@ class Storage:
 
     def begin_op(self, i: int, tier: str, made: Sequence[int]) -> bool:
         """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
-        op, arena = self.graph.ops[i], self._arena(tier)
-        if not self.fits(tier, op.workspace_bytes + sum([self.tensors[t].size_bytes for t in made])):
+        arena = self._arena(tier)
+        if not self.fits(tier, self.workspaces[i][0] + sum([self.amounts[t][0] for t in made])):
             return False
         if arena is not None and not arena.begin_op(i, made):
             return False
-        self.take(tier, op.workspace_bytes, composition_of(WORKSPACE, op.workspace_bytes))
+        self.take(tier, *self.workspaces[i])
         return True
 
     def end_op(self, i: int, tier: str) -> None:
         """Release the workspace."""
-        arena, size = self._arena(tier), self.graph.ops[i].workspace_bytes
-        self.free(tier, size, composition_of(WORKSPACE, size))
+        arena = self._arena(tier)
+        self.free(tier, *self.workspaces[i])
         if arena is not None:
             arena.end_op(i)
 
