@@ -103,7 +103,7 @@ class Transfers:
         fluid: Fluid,
         device: int,
         order: Iterator[int],
-        wake: Callable[[], None],
+        wake: Callable[[int], None],
         factor: Callable[[int], float] | None,
     ) -> None:
         self.env, self.hardware, self.storage, self.fluid = env, hardware, storage, fluid
@@ -187,6 +187,7 @@ class Transfers:
         if not lane.running:
             lane.busy_since = self.env.now
         lane.running += 1
+        self.env.going += 1
         self.env.process(self._transfer(lane, chunk, pinning))
         return True
 
@@ -200,7 +201,8 @@ class Transfers:
         lane.transfers += 1
         lane.bytes += chunk.size
         lane.queue_ns += chunk.start_ns - chunk.issue_ns
-        yield from self.env.pause(waits)
+        if waits:
+            yield self.env.timeout(waits)
         yield from self.fluid.flow(Flow(self.env, volume, self.device, lane.links, most, channel))
         chunk.end_ns = self.last_end = self.env.now
         lane.contention_ns += chunk.end_ns - chunk.start_ns - chunk.alone_ns
@@ -208,12 +210,11 @@ class Transfers:
         if not lane.running:
             lane.busy_ns += chunk.end_ns - lane.busy_since
         self.passed.append(chunk)
-        self.wake()
+        self.env.going -= 1
+        self.wake(self.device)
 
     def end(self) -> list[int]:
         """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
-        if not self.passed:
-            return []
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
             move, t, channel = chunk.move, chunk.tensor, chunk.channel

@@ -36,26 +36,19 @@ class Nanoseconds(simpy.Environment):
         self.stirred = False
         self.going = 0
 
-    def stir(self) -> None:
-        """Something has happened that is to be settled at this instant."""
-        self.stirred = True
-
     def step(self) -> None:
         """Process the next event, as :meth:`run` does again and again."""
         super().step()
         if self.stirred and self.peek() > self.now:
             self.settle()
 
-    def pause(self, ns: int) -> Steps:
-        """The steps of a process that lets time pass, as a part of the replay."""
-        if ns:
-            self.going += 1
-            yield self.timeout(ns)
-            self.going -= 1
-
 
 Flows = tuple[tuple[int, Fraction | None, tuple[Link, ...]], ...]
 """What flows at one time: each the most that it may take and the links that it crosses, as :func:`max_min_rates` has them."""
+
+
+STILL = Fraction(0)
+"""The rate of what cannot go on."""
 
 
 class Progress:
@@ -68,8 +61,8 @@ class Progress:
 
     def __init__(self, env: Nanoseconds, left: int, device: int) -> None:
         self.env = env
-        self.left = Fraction(left)
-        self.rate = Fraction(0)
+        self.left: int | Fraction = left
+        self.rate = STILL
         self.since = 0
         self.rings = 0
         self.device = device
@@ -80,7 +73,8 @@ class Progress:
         if rate == self.rate:
             return
         now = self.env.now
-        self.left -= self.rate * (now - self.since)
+        if self.rate:
+            self.left -= self.rate * (now - self.since)
         self.rate, self.since = rate, now
         self.rings += 1
         if rate or self.left <= 0:
@@ -116,7 +110,8 @@ class RunningOp(Progress):
 class Fluid:
     """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    ``known`` are the rates that have been found.
+    ``known`` are the rates that have been found, ``speeds`` those of ops
+    beside what flows now.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
@@ -126,7 +121,7 @@ class Fluid:
         self.ops: dict[RunningOp, None] = {}
         self.others = False
         self.begun: list[RunningOp] = []
-        self.taken: dict[tuple[str, int], Fraction] = {}
+        self.speeds: dict[tuple[str, int, MemoryUse], Fraction] = {}
         self.known: dict[Flows, Sequence[Fraction]] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
@@ -143,24 +138,17 @@ class Fluid:
         """The steps of a process that lets bytes flow until none is left."""
         if flow.left:
             self.flows[flow] = None
-            self._other_bytes(not flow.beside)
+            self.others = self.env.stirred = True
             yield flow.done
             del self.flows[flow]
-            self._other_bytes(-(not flow.beside))
-
-    def _other_bytes(self, going: int) -> None:
-        self.env.going += going
-        self.others = True
-        self.env.stir()
+            self.others = self.env.stirred = True
 
     def compute(self, op: RunningOp) -> Steps:
         """The steps of a process that runs an op, launch aside, until all of its work is done."""
         self.ops[op] = None
         self.begun.append(op)
-        self.env.going += 1
-        self.env.stir()
+        self.env.stirred = True
         yield op.done
-        self.env.going -= 1
         del self.ops[op]
 
     @property
@@ -175,7 +163,7 @@ class Fluid:
         changed, self.begun = self.begun, []
         if self.others:
             self.others = False
-            self.taken.clear()
+            self.speeds.clear()
             crossed = tuple([(1, flow.most, flow.links) for flow in self.flows])
             if crossed not in self.known:
                 self.known[crossed] = max_min_rates(crossed, self._carried())
@@ -183,8 +171,7 @@ class Fluid:
                 flow.go(rate)
             changed = list(self.ops)
         for op in changed:
-            factor = op.use.slowdown(self._taken(op))
-            op.go(Fraction(0) if factor is None else 1 / factor)
+            op.go(self._speed(op))
 
     def links(self, channel: Channel, device: int) -> tuple[Link, ...]:
         """What a transfer crosses: its channel, and the fabrics that the channel is in."""
@@ -208,15 +195,17 @@ class Fluid:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _taken(self, op: RunningOp) -> Fraction:
-        """Bytes a second that copies take of the memory that an op uses; of a tier that devices share, of each one's part (rule 20)."""
-        key = op.tier, op.device
-        if key not in self.taken:
+    def _speed(self, op: RunningOp) -> Fraction:
+        """How fast an op goes while copies take what they take of the memory that it uses."""
+        key = op.tier, op.device, op.use
+        if key not in self.speeds:
             copies = [flow for flow in self.flows if flow.channel is not None]
-            self.taken[key] = sum([self._taken_by(flow, *key) for flow in copies], Fraction(0))
-        return self.taken[key]
+            factor = op.use.slowdown(sum([self._taken_by(flow, op.tier, op.device) for flow in copies], Fraction(0)))
+            self.speeds[key] = STILL if factor is None else 1 / factor
+        return self.speeds[key]
 
     def _taken_by(self, flow: Flow, tier: str, device: int) -> Fraction:
+        """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
         hardware, channel = self.hardware, flow.channel
         assert channel is not None
         if tier == hardware.device_tier and flow.device == device and channel.name in self.held:

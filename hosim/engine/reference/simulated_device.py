@@ -9,6 +9,8 @@ from fractions import Fraction
 from itertools import count
 from typing import Any
 
+import simpy
+
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
@@ -34,6 +36,7 @@ class Meeting:
     """Those who do a collective or an exchange together: it ``begins`` with the longest of their times when the last one is there."""
 
     def __init__(self, env: Nanoseconds, members: int) -> None:
+        self.env = env
         self.absent = self.not_done = members
         self.longest = 0
         self.begins, self.ends = env.event(), env.event()
@@ -42,17 +45,21 @@ class Meeting:
         """The steps of one who comes and waits for the others: how long it takes all of them."""
         self.absent -= 1
         self.longest = max(self.longest, duration)
-        if not self.absent:
-            self.begins.succeed()
-        yield self.begins
+        yield from self._wait(self.begins, self.absent)
         return self.longest
 
     def leave(self) -> Steps:
         """The steps of one who is done and waits for the others."""
         self.not_done -= 1
-        if not self.not_done:
-            self.ends.succeed()
-        yield self.ends
+        yield from self._wait(self.ends, self.not_done)
+
+    def _wait(self, event: simpy.Event, others: int) -> Steps:
+        """Wait until no others are waited for; who waits does not go on."""
+        self.env.going -= 1
+        if not others:
+            event.succeed()
+        yield event
+        self.env.going += 1
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class SimulatedDevice:
         self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
         self.transfers = Transfers(
-            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, self._wake, factor
+            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, shared.wake, factor
         )
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
@@ -121,9 +128,6 @@ class SimulatedDevice:
                 self.storage.hold(t, tier, VALID)
                 self.storage.note_pinned(tier)
 
-    def _wake(self) -> None:
-        self.shared.wake(self.position)
-
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
         arena = self.storage.arena
@@ -142,13 +146,15 @@ class SimulatedDevice:
             dead = self.rules.end(i)
             self.transfers.dead.update(dead)
             touched += dead
-        touched += self.transfers.end()
+        if self.transfers.passed:
+            touched += self.transfers.end()
         for t in touched:
             if t in self.transfers.pending:
                 self.transfers.detach_due(t, self.rules.detach)
             if t in self.transfers.dead:
                 self.rules.bury(t)
-        self.transfers.go_on()
+        if self.transfers.crossed:
+            self.transfers.go_on()
         return [i for _, i in finished]
 
     def issue_after(self, ops: Sequence[int]) -> None:
@@ -169,9 +175,9 @@ class SimulatedDevice:
         i, now, rules = stream.head, self.env.now, self.rules
         if i is None or (self.policy is not None and not self._inspect(stream, i)):
             return
-        if not all([rules.ended[p] for p in self.graph.producers[i]]):
-            return
         if stream.dependency_met < 0:
+            if not all([rules.ended[p] for p in self.graph.producers[i]]):
+                return
             stream.dependency_met = now
             if self.policy is not None and (self.inspected is None or i in self.inspected):
                 self.decided |= self._decide(self.policy.before_op(i, self))
@@ -180,10 +186,12 @@ class SimulatedDevice:
             return
         if stream.residency_met < 0:
             stream.residency_met = now
-            stream.blamed = rules.blamed(i)
+            stream.blamed = rules.blamed(i) if self.transfers.arrivals else None
         if rules.begin(i):
-            self._divide(stream, i)
+            if now > stream.free_since:
+                self._divide(stream, i)
             stream.running = True
+            self.env.going += 1
             if self.recorder is not None:
                 self.recorder.op(i, now, self.durations[i])
             stream.begins.succeed(i)
@@ -191,7 +199,7 @@ class SimulatedDevice:
     def _divide(self, stream: OpStream, i: int) -> None:
         """The idle time before an op, by cause (rule 8)."""
         begin = stream.free_since
-        for cause, at in () if begin == self.env.now else (
+        for cause, at in (
             ("runtime", stream.inspected_at),
             ("dependency", stream.dependency_met),
             ("transfer", stream.residency_met),
@@ -211,40 +219,41 @@ class SimulatedDevice:
 
     def _run(self, stream: OpStream) -> Steps:
         """The process of a stream: one op after the other, as the settling step starts them."""
+        env, recorder = self.env, self.recorder
         while True:
             i = yield stream.begins
-            stream.begins = self.env.event()
-            yield from self._op(stream, i)
+            stream.begins = env.event()
+            start, takes, meeting = env.now, self.durations[i], None
+            if i in self.exchanges or i in self.meets:
+                meeting = self._meeting(i)
+                takes = yield from meeting.come(takes)
+            begun = env.now
+            if recorder is not None:
+                recorder.op_ended(i, begun + takes)
+            yield from self._work(i, takes)
+            if meeting is not None and i in self.exchanges:
+                yield from meeting.leave()
+            if recorder is not None:
+                recorder.op_ended(i, env.now)
+            stream.busy_ns += env.now - start
+            stream.peers_ns += begun - start
+            stream.slowed_ns += env.now - begun - self.durations[i]
+            self.finished.append((stream, i))
+            env.going -= 1
+            self.shared.wake(self.position)
 
-    def _op(self, stream: OpStream, i: int) -> Steps:
-        start, duration, meeting = self.env.now, self.durations[i], self._meeting(i)
-        takes = duration if meeting is None else (yield from meeting.come(duration))
-        begun, tied = self.env.now, i in self.exchanges
-        if self.recorder is not None:
-            self.recorder.op_ended(i, begun + takes)
-        yield from self._work(i, takes, None if tied else self.uses.get(i))
-        if tied and meeting is not None:
-            yield from meeting.leave()
-        now = self.env.now
-        if self.recorder is not None:
-            self.recorder.op_ended(i, now)
-        stream.busy_ns += now - start
-        stream.peers_ns += begun - start
-        stream.slowed_ns += now - begun - duration
-        self.finished.append((stream, i))
-        self._wake()
-
-    def _work(self, i: int, takes: int, use: Any) -> Steps:
+    def _work(self, i: int, takes: int) -> Steps:
         """What an op does that alone takes so long: its bytes cross links, or it computes, or time passes."""
-        fluid = self.shared.fluid
-        links = fluid.links_of_collectives(self.position) if i in self.sent and takes else ()
-        if links:
+        fluid, use = self.shared.fluid, None if i in self.exchanges else self.uses.get(i)
+        if i in self.sent and takes:
+            links = fluid.links_of_collectives(self.position)
             rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
             yield from fluid.flow(Flow(self.env, rate * takes, self.position, links, Fraction(rate), None))
             return
         launch = takes if use is None else min(takes, use.launch_ns)
-        yield from self.env.pause(launch)
-        if takes > launch:
+        if launch:
+            yield self.env.timeout(launch)
+        if use is not None and takes > launch:
             yield from fluid.compute(RunningOp(self.env, takes - launch, self.position, self.rules.where[i], use))
 
     @property
@@ -252,17 +261,15 @@ class SimulatedDevice:
         """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
         return any([stream.residency_met >= 0 and not stream.running for stream in self.streams])
 
-    def _meeting(self, i: int) -> Meeting | None:
+    def _meeting(self, i: int) -> Meeting:
         """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
         key: tuple[int, int] | str
         if i in self.exchanges:
             key, members = self.exchanges[i].message, len(self.exchanges[i].members)
-        elif i in self.meets:
+        else:
             devices, ranks = self.shared.hardware.devices, self.meets[i]
             first = first_of_group(ranks, self.position)
             key, members = (i, first), min(ranks or devices, devices - first)
-        else:
-            return None
         return self.shared.meetings.setdefault(key, Meeting(self.env, members))
 
     # -- runtime policies (rule 16) ------------------------------------------------------------------------------------
@@ -273,12 +280,14 @@ class SimulatedDevice:
             ns = self.shared.hardware.inspect_ns if self.inspected is None or i in self.inspected else 0
             stream.inspected_at = self.env.now + ns
             if ns:
+                self.env.going += 1
                 self.env.process(self._inspection(ns))
         return stream.inspected_at <= self.env.now
 
     def _inspection(self, ns: int) -> Steps:
-        yield from self.env.pause(ns)
-        self._wake()
+        yield self.env.timeout(ns)
+        self.env.going -= 1
+        self.shared.wake(self.position)
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
         """Issue what the policy has decided on; whether there is something."""

@@ -94,32 +94,31 @@ class Simulation:
     def wake(self, device: int) -> None:
         """Something has ended at this device: settle this instant after all that ends at it."""
         self.touched.add(device)
-        self.env.stir()
+        self.env.stirred = True
 
     def wake_all(self) -> None:
         """There is room again that any device may wait for."""
         self.touched.update(range(len(self.plans)))
-        self.env.stir()
+        self.env.stirred = True
 
     def _settle(self) -> None:
-        """Nothing else happens at this instant: settle it, until what that begins has to happen first. Rates are set last of all."""
+        """Nothing else happens at this instant: settle it, as long as nothing that begins has to happen first. Rates are set last of all."""
         env = self.env
-        while env.peek() > env.now:
+        while env.stirred and env.peek() > env.now:
             if self.touched:
                 self._round()
-            elif self.fluid.unsettled:
-                self.fluid.settle()
             else:
-                env.stirred = False
-                if not env.going and not self.over.triggered:
-                    self.over.succeed()
-                return
+                self.fluid.settle()
+            env.stirred = bool(self.touched) or self.fluid.unsettled
+        if not env.going and not env.stirred and not self.over.triggered:
+            self.over.succeed()
 
     def _round(self) -> None:
         """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
         ended = [(device, device.end()) for device in self._touched()]
         for device, ops in ended:
-            device.issue_after(ops)
+            if ops:
+                device.issue_after(ops)
         looked_at = self._touched()
         self.touched.clear()
         for device in looked_at:

@@ -170,8 +170,6 @@ class Rules:
 
     def blamed(self, i: int) -> Piece | None:
         """Of the transfers that have arrived at this instant, the last one that an op waited for."""
-        if not self.transfers.arrivals:
-            return None
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
         found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.channel.destination == there)]
         return max(found, key=lambda x: x.order, default=None)
