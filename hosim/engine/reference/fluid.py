@@ -19,7 +19,7 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment, with an end to every instant: ``settle`` is called where it is ``stirred``, once nothing else happens at it (rule 0).
+    """SimPy's environment with an end to every instant: where it is ``stirred``, ``settle`` is called after all else of it (rule 0).
 
     Time is in whole nanoseconds. ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
     """

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
-from typing import Any
 
 import simpy
 
@@ -56,6 +55,7 @@ class Meeting:
     def _wait(self, event: simpy.Event, others: int) -> Steps:
         """Wait until no others are waited for; who waits does not go on."""
         self.env.going -= 1
+        self.env.stirred = True
         if not others:
             event.succeed()
         yield event
@@ -100,9 +100,7 @@ class SimulatedDevice:
         hardware, jitter = shared.hardware, shared.jitter
         self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
-        self.transfers = Transfers(
-            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, shared.wake, factor
-        )
+        self.transfers = Transfers(self.env, shared.machine, self.storage, shared.fluid, position, shared.order, shared.wake, factor)
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
         for stream in self.streams:

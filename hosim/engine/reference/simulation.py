@@ -102,7 +102,7 @@ class Simulation:
         self.env.stirred = True
 
     def _settle(self) -> None:
-        """Nothing else happens at this instant: settle it, as long as nothing that begins has to happen first. Rates are set last of all."""
+        """Nothing else happens at this instant: settle it, until something that begins has to happen first. Rates are set last."""
         env = self.env
         while env.stirred and env.peek() > env.now:
             if self.touched:

@@ -19,7 +19,7 @@ VALID, WRITING = "valid", "writing"
 
 
 class Storage:
-    """The state of each tensor's copies, by tier. ``own`` is what this device holds, ``pools`` what all do of tiers that they share (rule 11).
+    """The state of each tensor's copies, by tier. ``own`` is what this device holds, ``pools`` what all hold that share a tier (rule 11).
 
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """

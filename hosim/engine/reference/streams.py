@@ -1,4 +1,4 @@
-"""The ops of one device: what they wait for, which detaches they allow, what their stalls are blamed on (docs/contract.md, 1, 2, 5, 8, 20)."""
+"""The ops of one device: what they wait for, which detaches they allow, how their time is divided (docs/contract.md, 1, 2, 5, 8, 20)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Rules:
         self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
         self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
         self.ended = [False] * len(ops)
-        self.streams = [OpStream(name, [i for i, op in enumerate(ops) if op.stream == name], storage.env.event()) for name in plan.graph.streams]
+        queues = {name: [i for i, op in enumerate(ops) if op.stream == name] for name in plan.graph.streams}
+        self.streams = [OpStream(name, queue, storage.env.event()) for name, queue in queues.items()]
         self.users_left = [len(users) for users in plan.graph.users]
         self.users_ended = [0] * len(plan.graph.tensors)
         self.awaited: list[list[int]] = [[] for _ in ops]
