@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from fractions import Fraction
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -77,9 +76,11 @@ class Progress:
             self.left -= self.rate * (now - self.since)
         self.rate, self.since = rate, now
         self.rings += 1
-        if rate or self.left <= 0:
-            alarm = self.env.timeout(ceil(self.left / rate) if self.left > 0 else 0, self.rings)
-            alarm.callbacks.append(self._ring)
+        if self.left <= 0:
+            self.env.timeout(0, self.rings).callbacks.append(self._ring)
+        elif rate:
+            left = -(-self.left.numerator * rate.denominator // (self.left.denominator * rate.numerator))
+            self.env.timeout(left, self.rings).callbacks.append(self._ring)
 
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm.value == self.rings:  # else the rate has changed since

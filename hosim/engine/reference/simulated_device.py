@@ -96,7 +96,7 @@ class SimulatedDevice:
         exchanges: Mapping[int, StageExchange] | None,
     ) -> None:
         self.shared, self.plan, self.graph, self.position = shared, plan, plan.graph, position
-        self.env, self.recorder, self.exchanges = shared.env, recorder, exchanges or {}
+        self.env, self.arena, self.recorder, self.exchanges = shared.env, arena, recorder, exchanges or {}
         hardware, jitter = shared.hardware, shared.jitter
         self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
@@ -128,8 +128,7 @@ class SimulatedDevice:
 
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
-        arena = self.storage.arena
-        return arena is None or all([arena.take(t) for t in self.residents()])
+        return all([arena.take(t) for arena in self.storage.arenas.values() for t in self.residents()])
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -359,7 +358,7 @@ class SimulatedDevice:
         if not all(self.rules.ended) or any([lane.queue for lane in self.transfers.lanes.values()]):
             return self._culprit()
         self.rules.check_end()
-        return None if self.storage.arena is None else self.storage.arena.failure()
+        return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
         """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first op that waits in vain or for others."""
@@ -399,5 +398,5 @@ class SimulatedDevice:
             channels=[(lane, lane.exposed_ns) for lane in lanes],
             decided=self.issued,
             timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
-            arena=self.storage.arena,
+            arena=self.arena,
         )

@@ -115,11 +115,11 @@ class Simulation:
 
     def _round(self) -> None:
         """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
-        ended = [(device, device.end()) for device in self._touched()]
-        for device, ops in ended:
+        touched = self._touched()
+        for device, ops in [(device, device.end()) for device in touched]:
             if ops:
                 device.issue_after(ops)
-        looked_at = self._touched()
+        looked_at = touched if len(touched) == len(self.touched) else self._touched()
         self.touched.clear()
         for device in looked_at:
             device.start_ops()
@@ -171,8 +171,8 @@ class Simulation:
     def _initial_error(self) -> tuple[int, str] | None:
         """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
         for device in self.devices:
-            for tier, ledgers in device.storage.ledgers.items():
-                if any([ledger.held > ledger.capacity for ledger in ledgers]):
+            for tier in device.storage.own:
+                if not device.storage.fits(tier, 0):
                     return device.position, oom_reports.initial(device.storage.full(tier))
         placed = [device.place_residents() for device in self.devices]
         return None if all(placed) else (0, oom_reports.unplaced(self.devices[0].storage.full(self.hardware.device_tier)))

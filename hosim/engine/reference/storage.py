@@ -37,9 +37,9 @@ class Storage:
     ) -> None:
         self.env, self.graph, self.hardware, self.freed = env, graph, hardware, freed
         self.tensors = graph.tensors
-        self.own, self.pools, self.arena, self.recorder = own, pools, arena, recorder
+        self.own, self.pools, self.recorder = own, pools, recorder
+        self.arenas = {} if arena is None else {hardware.device_tier: arena}  # what gives bytes of a tier their addresses (rule 17)
         self.at = hardware.tier_index
-        self.ledgers = {tier: (ledger, pools[tier]) if tier in pools else (ledger,) for tier, ledger in own.items()}
         self.amounts = [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in self.tensors]
         self.workspaces = [(op.workspace_bytes, composition_of(WORKSPACE, op.workspace_bytes)) for op in graph.ops]
         self.copies: list[dict[str, str]] = [{} for _ in self.tensors]
@@ -51,23 +51,21 @@ class Storage:
 
     def fits(self, tier: str, size: int) -> bool:
         """Whether so many bytes more find room in a tier."""
-        return all([ledger.held + size <= ledger.capacity for ledger in self.ledgers[tier]])
+        own, pool = self.own[tier], self.pools.get(tier)
+        return own.held + size <= own.capacity and (pool is None or pool.held + size <= pool.capacity)
 
     def take(self, tier: str, size: int, composition: int) -> None:
         """Hold bytes in a tier: of a tensor, of a chunk on its way, of a workspace."""
-        for ledger in self.ledgers[tier]:
-            ledger.allocate(size, composition, self.env.now)
+        self.own[tier].allocate(size, composition, self.env.now)
+        if tier in self.pools:
+            self.pools[tier].allocate(size, composition, self.env.now)
 
     def free(self, tier: str, size: int, composition: int) -> None:
         """Give them back."""
-        for ledger in self.ledgers[tier]:
-            ledger.release(size, composition)
+        self.own[tier].release(size, composition)
         if tier in self.pools:
+            self.pools[tier].release(size, composition)
             self.freed()
-
-    def _arena(self, tier: str) -> Arena | None:
-        """What gives bytes of a tier their addresses (rule 17)."""
-        return self.arena if tier == self.hardware.device_tier else None
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +83,7 @@ class Storage:
         """A transfer brings a tensor into a tier: nanoseconds to pin it there (rule 14); ``None`` if there is no room."""
         if tier in self.copies[t]:
             return 0
-        size, most, arena = self.tensors[t].size_bytes, self.most_pinned[tier], self._arena(tier)
+        size, most, arena = self.tensors[t].size_bytes, self.most_pinned[tier], self.arenas.get(tier)
         if not self.fits(tier, size) or (arena is not None and not arena.take(t)):
             return None
         self.hold(t, tier, WRITING)
@@ -105,7 +103,7 @@ class Storage:
     def drop(self, t: int, tier: str) -> None:
         """Release the copy in a tier."""
         del self.copies[t][tier]
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         self.free(tier, *self.amounts[t])
         if tier in self.pins:
             self.pinned[tier] -= self._pin_ns(t, tier) and self.tensors[t].size_bytes
@@ -127,7 +125,7 @@ class Storage:
 
     def stage(self, t: int, tier: str, size: int) -> bool:
         """A chunk of a tensor comes into a tier on its way; false if there is no room."""
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         if not self.fits(tier, size) or (arena is not None and not arena.stage(t, size)):
             return False
         self.take(tier, size, composition_of(self.tensors[t].kind, size))
@@ -137,7 +135,7 @@ class Storage:
 
     def unstage(self, t: int, tier: str, size: int, since: int) -> None:
         """It leaves the tier."""
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         self.free(tier, size, composition_of(self.tensors[t].kind, size))
         if arena is not None:
             arena.unstage(t, size)
@@ -146,7 +144,7 @@ class Storage:
 
     def begin_op(self, i: int, tier: str, made: Sequence[int]) -> bool:
         """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         if not self.fits(tier, self.workspaces[i][0] + sum([self.amounts[t][0] for t in made])):
             return False
         if arena is not None and not arena.begin_op(i, made):
@@ -156,7 +154,7 @@ class Storage:
 
     def end_op(self, i: int, tier: str) -> None:
         """Release the workspace."""
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         self.free(tier, *self.workspaces[i])
         if arena is not None:
             arena.end_op(i)
@@ -165,4 +163,4 @@ class Storage:
         """What an out-of-memory report says of a tier."""
         own, held = self.own[tier], [t for t, where in enumerate(self.copies) if tier in where]
         shared = self.pools.get(tier)
-        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self._arena(tier))
+        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self.arenas.get(tier))
