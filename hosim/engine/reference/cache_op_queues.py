@@ -244,4 +244,4 @@ class Transfers:
 
     def is_under_way(self, t: int) -> bool:
         """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""
-        return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
+        return any([move.hops and (move.begun or move.k < 0) for move in self.pending[t]])

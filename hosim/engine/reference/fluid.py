@@ -111,8 +111,7 @@ class RunningOp(Progress):
 class Fluid:
     """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    ``known`` are the rates that have been found, ``speeds`` those of ops
-    beside what flows now.
+    ``taken`` is what copies take of memories now. ``known`` and ``speeds`` keep the rates of flows and of ops that have been found.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
@@ -122,7 +121,8 @@ class Fluid:
         self.ops: dict[RunningOp, None] = {}
         self.others = False
         self.begun: list[RunningOp] = []
-        self.speeds: dict[tuple[str, int, MemoryUse], Fraction] = {}
+        self.taken: dict[tuple[str, int], Fraction] = {}
+        self.speeds: dict[tuple[MemoryUse, Fraction], Fraction] = {}
         self.known: dict[Flows, Sequence[Fraction]] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
@@ -164,7 +164,7 @@ class Fluid:
         changed, self.begun = self.begun, []
         if self.others:
             self.others = False
-            self.speeds.clear()
+            self.taken.clear()
             crossed = tuple([(1, flow.most, flow.links) for flow in self.flows])
             if crossed not in self.known:
                 self.known[crossed] = max_min_rates(crossed, self._carried())
@@ -198,10 +198,12 @@ class Fluid:
 
     def _speed(self, op: RunningOp) -> Fraction:
         """How fast an op goes while copies take what they take of the memory that it uses."""
-        key = op.tier, op.device, op.use
+        where = op.tier, op.device
+        if where not in self.taken:
+            self.taken[where] = sum([self._taken_by(flow, *where) for flow in self.flows if flow.channel is not None], STILL)
+        key = op.use, self.taken[where]
         if key not in self.speeds:
-            copies = [flow for flow in self.flows if flow.channel is not None]
-            factor = op.use.slowdown(sum([self._taken_by(flow, op.tier, op.device) for flow in copies], Fraction(0)))
+            factor = op.use.slowdown(self.taken[where])
             self.speeds[key] = STILL if factor is None else 1 / factor
         return self.speeds[key]
 

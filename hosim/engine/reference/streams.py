@@ -61,7 +61,7 @@ class Rules:
         ops = plan.graph.ops
         self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
         self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
-        self.ended = [False] * len(ops)
+        self.ended: set[int] = set()
         queues = {name: [i for i, op in enumerate(ops) if op.stream == name] for name in plan.graph.streams}
         self.streams = [OpStream(name, queue, storage.env.event()) for name, queue in queues.items()]
         self.users_left = [len(users) for users in plan.graph.users]
@@ -101,9 +101,9 @@ class Rules:
         """Whether an op waits for no transfer any more."""
         done, copies, there = self.transfers.done, self.storage.copies, self.where[i]
         return (
-            all([k in done for k in self.awaited[i]])
+            done.issuperset(self.awaited[i])
             and all([copies[t].get(there) == VALID for t in self.reads[i]])
-            and not any([self.transfers.is_under_way(t) for t in self.writes[i]])
+            and not any([self.transfers.is_under_way(t) for t in self.writes[i] if t in self.transfers.pending])
         )
 
     def begin(self, i: int) -> bool:
@@ -118,7 +118,7 @@ class Rules:
     def end(self, i: int) -> list[int]:
         """An op ends: the tensors that nobody uses any more."""
         there = self.where[i]
-        self.ended[i] = True
+        self.ended.add(i)
         self.storage.end_op(i, there)
         for t in self.writes[i]:
             self.storage.copies[t][there] = VALID
@@ -163,7 +163,7 @@ class Rules:
     def _next_user(self, t: int) -> int | None:
         """The first op in the graph's list that uses a tensor and has not ended."""
         users = self.graph.users[t]
-        while self.users_ended[t] < len(users) and self.ended[users[self.users_ended[t]]]:
+        while self.users_ended[t] < len(users) and users[self.users_ended[t]] in self.ended:
             self.users_ended[t] += 1
         return users[self.users_ended[t]] if self.users_ended[t] < len(users) else None
 
