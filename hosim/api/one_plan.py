@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hosim import engine
+from hosim import engine as engines
 from hosim.analysis.bounded_result import lower_bound_ns
 from hosim.analysis.verifier import verify
 from hosim.api.cell_progress import in_cell
@@ -101,6 +101,7 @@ def replay(
     fold: bool = True,
     reserve_bytes: int | None = None,
     compete: bool | None = None,
+    engine: str | None = None,
 ) -> Result:
     """Replay a plan on a machine by the rules of ``docs/contract.md``; two runs give equal results.
 
@@ -135,6 +136,9 @@ def replay(
     compete
         Whether copies take memory bandwidth from ops. By default they do, unless every op has a measured duration and none says
         which bytes it accesses.
+    engine
+        What replays it: ``fast``, or ``reference``, which is ``docs/contract.md`` in plain SimPy. The figures are the same either way;
+        ``None``: the fast one.
 
     Returns
     -------
@@ -182,7 +186,7 @@ def replay(
     if budget is not None:
         budget_bytes = budget_of(budget, plan.workload, profile)
     usable = planned_bytes if budget_bytes is None else budget_bytes
-    result = engine.replay(
+    result = engines.replay(
         plan,
         profile,
         usable,
@@ -193,6 +197,7 @@ def replay(
         fold=fold,
         reserve_bytes=reserve_bytes,
         compete=compete,
+        engine=engine,
     )
     result = replace(result, ideal_ns=resident_step(plan.workload, profile).makespan_ns, replayed=(plan, profile))
     return result.bounded_by(

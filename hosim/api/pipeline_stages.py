@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hosim import engine
+from hosim import engine as engines
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, load, machine, several
 from hosim.cache_plan import Plan
@@ -128,6 +128,7 @@ def replay_stages(
     record: bool = False,
     jitter: Jitter | None = None,
     compete: bool | None = None,
+    engine: str | None = None,
 ) -> StagesResult:
     """Replay the stages of a pipeline together: each on a device of its own, tied by what they send to one another.
 
@@ -146,6 +147,8 @@ def replay_stages(
         How the times of ops and transfers vary; the plans do not know.
     compete
         Whether copies take memory bandwidth from ops, as in :func:`hosim.replay`.
+    engine
+        What replays them, as in :func:`hosim.replay`.
 
     Returns
     -------
@@ -193,4 +196,5 @@ def replay_stages(
         budgets = [budget_of(budget, each.workload, profile) for each in listed]
     else:
         budgets = [profile.device.capacity_bytes if each.made_for is None else each.made_for[1] for each in listed]
-    return engine.replay_stages(listed, profile, budgets, record=flag(record, "record"), jitter=jitter_of(jitter), compete=compete)
+    record, drawn = flag(record, "record"), jitter_of(jitter)
+    return engines.replay_stages(listed, profile, budgets, record=record, jitter=drawn, compete=compete, engine=engine)

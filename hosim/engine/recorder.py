@@ -104,6 +104,5 @@ class TimelineRecorder:
         ordered = sorted(self._transfers, key=lambda x: (x.end_ns, x.sequence, x.issue_ns, x.cache_op))
         place = {x: k for k, x in enumerate(ordered)}
         stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]
-        return Timeline(
-            tuple(self._start), tuple(self._end), tuple(stalls), tuple([self._transfers[x] for x in ordered]), tuple(residencies)
-        )
+        transfers = tuple([self._transfers[x] for x in ordered])
+        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), transfers, tuple(residencies))

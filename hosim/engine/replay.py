@@ -114,16 +114,16 @@ def replay(
         jitter = None
     begin = time.perf_counter()
     placing = allocator, reserve_bytes
-    if engine == REFERENCE:
-        from hosim.engine.reference import Simulation
-
-        told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
-        return replace(told, replay_s=time.perf_counter() - begin)
-    if engine == LOOP:
-        looped = _looped(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete)
-        if looped is not None:
-            return replace(looped, replay_s=time.perf_counter() - begin)
     with no_collection():  # a replay leaves no cycles while it runs
+        if engine == REFERENCE:
+            from hosim.engine.reference import Simulation
+
+            told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
+            return replace(told, replay_s=time.perf_counter() - begin)
+        if engine == LOOP:
+            looped = _looped(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete)
+            if looped is not None:
+                return replace(looped, replay_s=time.perf_counter() - begin)
         folded = fold and jitter is None and _alike(hardware)
         # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
         run = _Replay([plan], hardware, budget_bytes, record, placing, jitter, compete, folded=folded)

@@ -41,9 +41,9 @@ class Outcome:
     """What one device did, whoever replayed it.
 
     ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each stream, by name; ``slowed_ns`` and
-    ``waited_ns`` is how much longer the ops of all of them took than alone, slowed by copies and waiting for other devices. ``ledgers`` are
-    of the tiers, ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's order. ``decided`` are the cache
-    ops that a runtime policy has issued, by kind.
+    ``waited_ns`` say how much longer the ops of all of them took than alone, slowed by copies and waiting for other devices. ``ledgers``
+    are of the tiers, ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's order. ``decided`` are the
+    cache ops that a runtime policy has issued, by kind.
     """
 
     error: str | None
@@ -111,7 +111,7 @@ def of_device(
 
 
 def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -> bool:
-    """Whether a result says that copies slow ops down even if none does; ``sent`` is what collectives send, ``compete`` the caller's word."""
+    """Whether it is told that copies slow ops down even if none does; ``sent`` is what collectives send, ``compete`` the caller's word."""
     return bool(sent) or (not graph.derived(all_measured) if compete is None else compete)
 
 

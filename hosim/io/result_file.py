@@ -279,8 +279,8 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
     streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
     ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator`` only if one placed the bytes, ``devices``
-    only if there were several, ``jitter`` only if there was some, ``engine`` only if the reference replayed it. The timeline is not part of it. ``peak_breakdown`` has every tier, with
-    the kinds that hold bytes.
+    only if there were several, ``jitter`` only if there was some, ``engine`` only if it was the reference. The timeline is not part of it.
+    ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     return _RESULT.write(result)
 

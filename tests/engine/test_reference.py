@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from both_engines import agree, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
@@ -16,57 +16,18 @@ from test_naive_without_dma import without_dma
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay, replay_stages
-from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
-from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
 from hosim.policies import registry
-from hosim.result import ACCOUNTS, ALLOCATORS, FAST, IN_TIME, LEDGER, REFERENCE
-from hosim.stages import StagesResult
+from hosim.result import ACCOUNTS, ALLOCATORS, FAST, REFERENCE
 
 
-def told(run: Callable[[], Any]) -> Any:
-    """What a replay gives, or the text of its error."""
-    try:
-        return run()
-    except (PlanError, InputError) as error:
-        return str(error)
-
-
-def agree(found: Any, expected: Any) -> None:
-    """Two answers of :func:`told` are equal: results in every field, and with their timelines."""
-    if isinstance(expected, str) or isinstance(found, str):
-        assert found == expected
-        return
-    if isinstance(expected, StagesResult):
-        assert found.bubble_ns == expected.bubble_ns
-        found, expected = found.whole, expected.whole
-    assert (found.engine, expected.engine) == (REFERENCE, FAST)
-    assert len(found.by_device) == len(expected.by_device)
-    for one, other in zip((found, *found.by_device), (expected, *expected.by_device), strict=True):
-        assert one == other
-        assert one.timeline == other.timeline
-        assert to_json(result_to_dict(replace(one, replay_s=0.0, engine=FAST))) == to_json(result_to_dict(replace(other, replay_s=0.0)))
-
-
-def compare(
-    plan: Plan,
-    machine: Hardware,
-    budget: int | None = None,
-    compete: bool | None = None,
-    jitter: Jitter | None = None,
-    allocator: str = LEDGER,
-    account: str = IN_TIME,
-) -> None:
-    def run(engine: str, record: bool) -> Any:
-        rest = {"compete": compete, "jitter": jitter, "allocator": allocator, "account": account}
-        return told(lambda: replay(plan, machine, budget, record=record, fold=False, engine=engine, **rest))
-
-    found = run(REFERENCE, True)
-    agree(found, run(FAST, True))
-    bare = run(REFERENCE, False)
-    assert bare == found
-    assert isinstance(bare, str) or bare.timeline is None
+def compare(plan: Plan, machine: Hardware, budget: int | None = None, **rest: Any) -> None:
+    """Both replays of a plan, each with its timeline and without one."""
+    rest |= {"fold": False}
+    agree(*[told(lambda e=e: replay(plan, machine, budget, record=True, engine=e, **rest)) for e in (REFERENCE, FAST)])
+    agree(*[told(lambda e=e: replay(plan, machine, budget, engine=e, **rest)) for e in (REFERENCE, FAST)])
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,8 +6,9 @@ result; it runs both with and without a record, which must not differ.
 
 from dataclasses import dataclass
 
+from both_engines import replay
+
 from hosim.cache_plan import AT_START, CacheOp, Plan
-from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.result import Result

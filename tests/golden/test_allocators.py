@@ -1,10 +1,10 @@
 """Allocators in the loop of a replay where memory is short."""
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, workload
 
 from hosim.cache_plan import AT_START, CacheOp, Plan
-from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier

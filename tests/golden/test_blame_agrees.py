@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from both_engines import replay
 from by_hand import machine, plan, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,6 @@ from page_data import data_of
 from strategies import cases
 
 from hosim.cache_plan import Plan
-from hosim.engine import replay
 from hosim.gate.measure import waits_for
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.explain import explain

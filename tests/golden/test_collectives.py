@@ -6,10 +6,10 @@ A byte takes a nanosecond on a channel of 1 GB/s. An all-reduce of n bytes betwe
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import GB, machine, plan, workload
 from timeline_check import check_result
 
-from hosim.engine import replay
 from hosim.errors import HardwareError
 from hosim.hardware import Fabric, Hardware
 from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict

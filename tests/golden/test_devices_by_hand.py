@@ -6,9 +6,9 @@ A byte takes a nanosecond on every channel (1 GB/s).
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import GB, machine, plan, workload
 
-from hosim.engine import replay
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.result import DeviceFigures, DeviceLine, Spread
 

@@ -1,11 +1,11 @@
 """Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches. And the toy of docs/formats.md."""
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 
 from hosim import find_hardware, load_hardware
 from hosim.analysis.bounds import lower_bound_ns
-from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.io import plan_from_dict, result_to_dict, workload_from_dict
 

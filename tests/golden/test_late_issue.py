@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, workload
 from hypothesis import given, settings
 from strategies import cases
 
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, PREFETCH
-from hosim.engine import replay
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload.late_issue import issued_late, sturdier
 

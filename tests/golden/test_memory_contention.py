@@ -5,10 +5,10 @@ Ops have no duration: 100 bytes accessed are 10 ns of the roofline. Copies come 
 
 from dataclasses import replace
 
+from both_engines import replay
 from by_hand import GB, machine, plan, workload
 from timeline_check import check_result
 
-from hosim.engine import replay
 from hosim.hardware import Compute, Fabric, Hardware
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 from test_processors import with_cpu
 
@@ -10,7 +11,6 @@ from hosim.analysis.bounded_result import bounded
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.edits import Edits
-from hosim.engine import replay
 from hosim.errors import GraphError, InputError
 from hosim.io import load_plan, load_workload, save_plan, save_workload
 from hosim.io.plan_file import plan_from_dict, plan_to_dict

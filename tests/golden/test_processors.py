@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import GB, blames, machine, plan, replayed, workload
 
-from hosim.engine import replay
 from hosim.errors import GraphError, HardwareError, InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Compute

@@ -1,13 +1,13 @@
 """The account in program order, by hand: bytes count from where the host allocates to where it frees."""
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, workload
 from hypothesis import given
 from strategies import cases
 
 from hosim.analysis.liveness import idle_below, static_peak
 from hosim.cache_plan import Plan
-from hosim.engine import replay
 from hosim.engine.program_account import program_account
 from hosim.errors import InputError
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from both_engines import replay
 from by_hand import GB, machine, plan, replayed, workload
 from timeline_check import check_result
 
 from hosim.analysis.verifier import verify
 from hosim.costmodel import route_ns
-from hosim.engine import replay
 from hosim.hardware import Channel, Hardware
 
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 from timeline_check import check_result
 
-from hosim.engine import replay
 from hosim.errors import HardwareError
 from hosim.hardware import Compute, Hardware
 

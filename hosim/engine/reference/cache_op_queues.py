@@ -103,7 +103,7 @@ class Transfers:
         fluid: Fluid,
         device: int,
         order: Iterator[int],
-        wake: Callable[[], None],
+        wake: Callable[[int], None],
         factor: Callable[[int], float] | None,
     ) -> None:
         self.env, self.hardware, self.storage, self.fluid = env, hardware, storage, fluid
@@ -160,6 +160,10 @@ class Transfers:
             detach(waiting[0])
             waiting.popleft()
 
+    def waiting(self) -> list[Lane]:
+        """The channels in whose queues something waits for an engine that is free."""
+        return [lane for lane in self.lanes.values() if lane.queue and lane.running < lane.channel.engines]
+
     # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
 
     def begin(self, lane: Lane) -> bool:
@@ -168,7 +172,7 @@ class Transfers:
         move, t, pinning = chunk.move, chunk.tensor, 0
         if lane.running == channel.engines or chunk.hop in move.under_way:
             return False
-        if not chunk.hop and (self.pending[t][0] is not move or storage.copies.get((t, channel.source)) != VALID):
+        if not chunk.hop and (self.pending[t][0] is not move or storage.copies[t].get(channel.source) != VALID):
             return False
         if chunk.arrives:
             pins = storage.bring(t, channel.destination)
@@ -183,6 +187,7 @@ class Transfers:
         if not lane.running:
             lane.busy_since = self.env.now
         lane.running += 1
+        self.env.going += 1
         self.env.process(self._transfer(lane, chunk, pinning))
         return True
 
@@ -196,7 +201,8 @@ class Transfers:
         lane.transfers += 1
         lane.bytes += chunk.size
         lane.queue_ns += chunk.start_ns - chunk.issue_ns
-        yield from self.env.pause(waits)
+        if waits:
+            yield self.env.timeout(waits)
         yield from self.fluid.flow(Flow(self.env, volume, self.device, lane.links, most, channel))
         chunk.end_ns = self.last_end = self.env.now
         lane.contention_ns += chunk.end_ns - chunk.start_ns - chunk.alone_ns
@@ -204,7 +210,8 @@ class Transfers:
         if not lane.running:
             lane.busy_ns += chunk.end_ns - lane.busy_since
         self.passed.append(chunk)
-        self.wake()
+        self.env.going -= 1
+        self.wake(self.device)
 
     def end(self) -> list[int]:
         """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
@@ -221,7 +228,7 @@ class Transfers:
                 continue
             move.left -= 1
             if not move.left:
-                self.storage.copies[t, channel.destination] = VALID
+                self.storage.copies[t][channel.destination] = VALID
                 self.done.add(move.k)
                 self.pending[t].popleft()
                 self.arrivals.append(chunk)
@@ -230,10 +237,11 @@ class Transfers:
 
     def go_on(self) -> None:
         """Chunks that have crossed a hop join the queues of their next ones."""
-        crossed, self.crossed, now = self.crossed, [], self.env.now
+        crossed, self.crossed = self.crossed, []
         for chunk in crossed:
+            now = self.env.now
             self._join(Piece(chunk.move, chunk.hop + 1, chunk.size, next(self.order), now, chunk.start_ns))
 
     def is_under_way(self, t: int) -> bool:
         """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""
-        return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
+        return any([move.hops and (move.begun or move.k < 0) for move in self.pending[t]])

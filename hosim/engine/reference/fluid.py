@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from fractions import Fraction
-from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
@@ -19,23 +18,36 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment, whose time is in whole nanoseconds. ``going`` counts what goes on: while it is 0, only others may change that."""
+    """SimPy's environment with an end to every instant: where it is ``stirred``, ``settle`` is called after all else of it (rule 0).
 
-    def __init__(self) -> None:
+    Time is in whole nanoseconds. ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def now(self) -> int:
+            """The current instant: whole, as all delays are."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
         super().__init__()
+        self.settle = settle
+        self.stirred = False
         self.going = 0
 
-    @property
-    def now(self) -> int:
-        """The current instant."""
-        return int(super().now)
+    def step(self) -> None:
+        """Process the next event, as :meth:`run` does again and again."""
+        super().step()
+        if self.stirred and self.peek() > self.now:
+            self.settle()
 
-    def pause(self, ns: int) -> Steps:
-        """The steps of a process that lets time pass, as a part of the replay."""
-        if ns:
-            self.going += 1
-            yield self.timeout(ns)
-            self.going -= 1
+
+Flows = tuple[tuple[int, Fraction | None, tuple[Link, ...]], ...]
+"""What flows at one time: each the most that it may take and the links that it crosses, as :func:`max_min_rates` has them."""
+
+
+STILL = Fraction(0)
+"""The rate of what cannot go on."""
 
 
 class Progress:
@@ -48,8 +60,8 @@ class Progress:
 
     def __init__(self, env: Nanoseconds, left: int, device: int) -> None:
         self.env = env
-        self.left = Fraction(left)
-        self.rate = Fraction(0)
+        self.left: int | Fraction = left
+        self.rate = STILL
         self.since = 0
         self.rings = 0
         self.device = device
@@ -60,12 +72,15 @@ class Progress:
         if rate == self.rate:
             return
         now = self.env.now
-        self.left -= self.rate * (now - self.since)
+        if self.rate:
+            self.left -= self.rate * (now - self.since)
         self.rate, self.since = rate, now
         self.rings += 1
-        if rate or self.left <= 0:
-            alarm = self.env.timeout(ceil(self.left / rate) if self.left > 0 else 0, self.rings)
-            alarm.callbacks.append(self._ring)
+        if self.left <= 0:
+            self.env.timeout(0, self.rings).callbacks.append(self._ring)
+        elif rate:
+            left = -(-self.left.numerator * rate.denominator // (self.left.denominator * rate.numerator))
+            self.env.timeout(left, self.rings).callbacks.append(self._ring)
 
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm.value == self.rings:  # else the rate has changed since
@@ -76,7 +91,7 @@ class Flow(Progress):
     """Bytes times nanoseconds a second that cross ``links`` at ``most`` bytes a second; ``channel`` is ``None`` for a collective's."""
 
     def __init__(
-        self, env: Nanoseconds, left: int, device: int, links: Sequence[Link], most: Fraction | None, channel: Channel | None
+        self, env: Nanoseconds, left: int, device: int, links: tuple[Link, ...], most: Fraction | None, channel: Channel | None
     ) -> None:
         super().__init__(env, left, device)
         self.links = links
@@ -96,18 +111,19 @@ class RunningOp(Progress):
 class Fluid:
     """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
 
-    ``stir`` is called when something is to be settled at this instant.
+    ``taken`` is what copies take of memories now. ``known`` and ``speeds`` keep the rates of flows and of ops that have been found.
     """
 
-    def __init__(self, env: Nanoseconds, hardware: Hardware, stir: Callable[[], None]) -> None:
+    def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
         self.env = env
-        self.stir = stir
         self.hardware = hardware
         self.flows: dict[Flow, None] = {}
         self.ops: dict[RunningOp, None] = {}
         self.others = False
         self.begun: list[RunningOp] = []
         self.taken: dict[tuple[str, int], Fraction] = {}
+        self.speeds: dict[tuple[MemoryUse, Fraction], Fraction] = {}
+        self.known: dict[Flows, Sequence[Fraction]] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
         named = {c.name: c for c in hardware.channels}
@@ -123,24 +139,17 @@ class Fluid:
         """The steps of a process that lets bytes flow until none is left."""
         if flow.left:
             self.flows[flow] = None
-            self._other_bytes(not flow.beside)
+            self.others = self.env.stirred = True
             yield flow.done
             del self.flows[flow]
-            self._other_bytes(-(not flow.beside))
-
-    def _other_bytes(self, going: int) -> None:
-        self.env.going += going
-        self.others = True
-        self.stir()
+            self.others = self.env.stirred = True
 
     def compute(self, op: RunningOp) -> Steps:
         """The steps of a process that runs an op, launch aside, until all of its work is done."""
         self.ops[op] = None
         self.begun.append(op)
-        self.env.going += 1
-        self.stir()
+        self.env.stirred = True
         yield op.done
-        self.env.going -= 1
         del self.ops[op]
 
     @property
@@ -156,23 +165,24 @@ class Fluid:
         if self.others:
             self.others = False
             self.taken.clear()
-            flows = list(self.flows)
-            for flow, rate in zip(flows, max_min_rates([(1, f.most, f.links) for f in flows], self._carried()), strict=True):
+            crossed = tuple([(1, flow.most, flow.links) for flow in self.flows])
+            if crossed not in self.known:
+                self.known[crossed] = max_min_rates(crossed, self._carried())
+            for flow, rate in zip(self.flows, self.known[crossed], strict=True):
                 flow.go(rate)
             changed = list(self.ops)
         for op in changed:
-            factor = op.use.slowdown(self._taken(op))
-            op.go(Fraction(0) if factor is None else 1 / factor)
+            op.go(self._speed(op))
 
     def links(self, channel: Channel, device: int) -> tuple[Link, ...]:
         """What a transfer crosses: its channel, and the fabrics that the channel is in."""
         fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
         return (self._own(channel, device), *(("fabric", f.name, self.hardware.instance(f.scope, device)) for f in fabrics))
 
-    def links_of_collectives(self, device: int) -> list[Link]:
+    def links_of_collectives(self, device: int) -> tuple[Link, ...]:
         """What a collective crosses, as often as its bytes do (rule 19)."""
         crossed = crossed_fabrics(self.hardware)
-        return [("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)]
+        return tuple([("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)])
 
     def _own(self, channel: Channel, device: int) -> Link:
         return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)
@@ -186,15 +196,19 @@ class Fluid:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _taken(self, op: RunningOp) -> Fraction:
-        """Bytes a second that copies take of the memory that an op uses; of a tier that devices share, of each one's part (rule 20)."""
-        key = op.tier, op.device
-        if key not in self.taken:
-            copies = [flow for flow in self.flows if flow.channel is not None]
-            self.taken[key] = sum([self._taken_by(flow, *key) for flow in copies], Fraction(0))
-        return self.taken[key]
+    def _speed(self, op: RunningOp) -> Fraction:
+        """How fast an op goes while copies take what they take of the memory that it uses."""
+        where = op.tier, op.device
+        if where not in self.taken:
+            self.taken[where] = sum([self._taken_by(flow, *where) for flow in self.flows if flow.channel is not None], STILL)
+        key = op.use, self.taken[where]
+        if key not in self.speeds:
+            factor = op.use.slowdown(self.taken[where])
+            self.speeds[key] = STILL if factor is None else 1 / factor
+        return self.speeds[key]
 
     def _taken_by(self, flow: Flow, tier: str, device: int) -> Fraction:
+        """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
         hardware, channel = self.hardware, flow.channel
         assert channel is not None
         if tier == hardware.device_tier and flow.device == device and channel.name in self.held:

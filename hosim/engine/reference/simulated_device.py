@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
-from typing import Any
+
+import simpy
 
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import CacheOp, Plan
@@ -34,6 +35,7 @@ class Meeting:
     """Those who do a collective or an exchange together: it ``begins`` with the longest of their times when the last one is there."""
 
     def __init__(self, env: Nanoseconds, members: int) -> None:
+        self.env = env
         self.absent = self.not_done = members
         self.longest = 0
         self.begins, self.ends = env.event(), env.event()
@@ -42,25 +44,30 @@ class Meeting:
         """The steps of one who comes and waits for the others: how long it takes all of them."""
         self.absent -= 1
         self.longest = max(self.longest, duration)
-        if not self.absent:
-            self.begins.succeed()
-        yield self.begins
+        yield from self._wait(self.begins, self.absent)
         return self.longest
 
     def leave(self) -> Steps:
         """The steps of one who is done and waits for the others."""
         self.not_done -= 1
-        if not self.not_done:
-            self.ends.succeed()
-        yield self.ends
+        yield from self._wait(self.ends, self.not_done)
+
+    def _wait(self, event: simpy.Event, others: int) -> Steps:
+        """Wait until no others are waited for; who waits does not go on."""
+        self.env.going -= 1
+        self.env.stirred = True
+        if not others:
+            event.succeed()
+        yield event
+        self.env.going += 1
 
 
 @dataclass(frozen=True)
 class Shared:
     """What the devices of a replay have in common. ``machine`` is the one that copies find, with the memories that they share (rule 13).
 
-    ``wake`` says that at a device, or at all of them, something has to be looked at again at this instant. ``order`` numbers transfers as
-    they are issued, ``meetings`` are those of collectives and exchanges.
+    ``wake`` says that something is to be looked at again at this instant: at one device, or at all. ``order`` numbers transfers as they are
+    issued, ``meetings`` are those of collectives and exchanges.
     """
 
     env: Nanoseconds
@@ -69,7 +76,8 @@ class Shared:
     fluid: Fluid
     competes: bool
     jitter: Jitter | None
-    wake: Callable[[Collection[int]], None]
+    wake: Callable[[int], None]
+    wake_all: Callable[[], None]
     order: Iterator[int] = field(default_factory=lambda: count(1))
     meetings: dict[tuple[int, int] | str, Meeting] = field(default_factory=dict)
 
@@ -88,15 +96,15 @@ class SimulatedDevice:
         exchanges: Mapping[int, StageExchange] | None,
     ) -> None:
         self.shared, self.plan, self.graph, self.position = shared, plan, plan.graph, position
-        self.env, self.recorder, self.exchanges = shared.env, recorder, exchanges or {}
+        self.env, self.arena, self.recorder, self.exchanges = shared.env, arena, recorder, exchanges or {}
         hardware, jitter = shared.hardware, shared.jitter
-        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, self._freed)
+        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
-        self.transfers = Transfers(
-            self.env, shared.machine, self.storage, shared.fluid, position, shared.order, lambda: shared.wake((position,)), factor
-        )
+        self.transfers = Transfers(self.env, shared.machine, self.storage, shared.fluid, position, shared.order, shared.wake, factor)
         self.rules = Rules(plan, hardware, self.storage, self.transfers)
         self.streams = self.rules.streams
+        for stream in self.streams:
+            self.env.process(self._run(stream))
         self.main = next((s for s in self.streams if s.name == self.graph.main_stream), None)
         self.durations: Sequence[int] = self.graph.derived_on(hardware, op_durations)
         self.uses = copy_uses(self.graph, hardware, self.durations, shared.competes)
@@ -118,13 +126,9 @@ class SimulatedDevice:
                 self.storage.hold(t, tier, VALID)
                 self.storage.note_pinned(tier)
 
-    def _freed(self, shared: bool) -> None:
-        self.shared.wake(range(self.shared.hardware.devices) if shared else (self.position,))
-
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
-        arena = self.storage.arena
-        return arena is None or all([arena.take(t) for t in self.residents()])
+        return all([arena.take(t) for arena in self.storage.arenas.values() for t in self.residents()])
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -144,8 +148,10 @@ class SimulatedDevice:
         for t in touched:
             if t in self.transfers.pending:
                 self.transfers.detach_due(t, self.rules.detach)
-            self.rules.bury(t)
-        self.transfers.go_on()
+            if t in self.transfers.dead:
+                self.rules.bury(t)
+        if self.transfers.crossed:
+            self.transfers.go_on()
         return [i for _, i in finished]
 
     def issue_after(self, ops: Sequence[int]) -> None:
@@ -166,9 +172,9 @@ class SimulatedDevice:
         i, now, rules = stream.head, self.env.now, self.rules
         if i is None or (self.policy is not None and not self._inspect(stream, i)):
             return
-        if not all([rules.ended[p] for p in self.graph.producers[i]]):
-            return
         if stream.dependency_met < 0:
+            if not rules.ended.issuperset(self.graph.producers[i]):
+                return
             stream.dependency_met = now
             if self.policy is not None and (self.inspected is None or i in self.inspected):
                 self.decided |= self._decide(self.policy.before_op(i, self))
@@ -177,13 +183,15 @@ class SimulatedDevice:
             return
         if stream.residency_met < 0:
             stream.residency_met = now
-            stream.blamed = rules.blamed(i)
+            stream.blamed = rules.blamed(i) if self.transfers.arrivals else None
         if rules.begin(i):
-            self._divide(stream, i)
+            if now > stream.free_since:
+                self._divide(stream, i)
             stream.running = True
+            self.env.going += 1
             if self.recorder is not None:
                 self.recorder.op(i, now, self.durations[i])
-            self.env.process(self._op(stream, i))
+            stream.begins.succeed(i)
 
     def _divide(self, stream: OpStream, i: int) -> None:
         """The idle time before an op, by cause (rule 8)."""
@@ -206,48 +214,62 @@ class SimulatedDevice:
 
     # -- an op (rules 12, 13, 19, 21) ----------------------------------------------------------------------------------
 
-    def _op(self, stream: OpStream, i: int) -> Steps:
-        start, duration, meeting = self.env.now, self.durations[i], self._meeting(i)
-        takes = duration if meeting is None else (yield from meeting.come(duration))
-        begun, tied = self.env.now, i in self.exchanges
-        if self.recorder is not None:
-            self.recorder.op_ended(i, begun + takes)
-        yield from self._work(i, takes, None if tied else self.uses.get(i))
-        if tied and meeting is not None:
-            yield from meeting.leave()
-        now = self.env.now
-        if self.recorder is not None:
-            self.recorder.op_ended(i, now)
-        stream.busy_ns += now - start
-        stream.peers_ns += begun - start
-        stream.slowed_ns += now - begun - duration
-        self.finished.append((stream, i))
-        self.shared.wake((self.position,))
+    def _run(self, stream: OpStream) -> Steps:
+        """The process of a stream: one op after the other, as the settling step starts them."""
+        env, recorder = self.env, self.recorder
+        while True:
+            i = yield stream.begins
+            stream.begins = env.event()
+            start, takes, meeting = env.now, self.durations[i], None
+            if i in self.exchanges or i in self.meets:
+                meeting = self._meeting(i)
+                takes = yield from meeting.come(takes)
+            begun = env.now
+            if recorder is not None:
+                recorder.op_ended(i, begun + takes)
+            if i in self.sent or i in self.uses:
+                yield from self._work(i, takes)
+            elif takes:
+                yield env.timeout(takes)
+            if meeting is not None and i in self.exchanges:
+                yield from meeting.leave()
+            if recorder is not None:
+                recorder.op_ended(i, env.now)
+            stream.busy_ns += env.now - start
+            stream.peers_ns += begun - start
+            stream.slowed_ns += env.now - begun - self.durations[i]
+            self.finished.append((stream, i))
+            env.going -= 1
+            self.shared.wake(self.position)
 
-    def _work(self, i: int, takes: int, use: Any) -> Steps:
-        """What an op does that alone takes so long: its bytes cross links, or it computes, or time passes."""
-        fluid = self.shared.fluid
-        links = fluid.links_of_collectives(self.position) if i in self.sent and takes else ()
-        if links:
+    def _work(self, i: int, takes: int) -> Steps:
+        """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
+        fluid, use = self.shared.fluid, None if i in self.exchanges else self.uses.get(i)
+        if i in self.sent and takes:
+            links = fluid.links_of_collectives(self.position)
             rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
             yield from fluid.flow(Flow(self.env, rate * takes, self.position, links, Fraction(rate), None))
             return
         launch = takes if use is None else min(takes, use.launch_ns)
-        yield from self.env.pause(launch)
-        if takes > launch:
+        if launch:
+            yield self.env.timeout(launch)
+        if use is not None and takes > launch:
             yield from fluid.compute(RunningOp(self.env, takes - launch, self.position, self.rules.where[i], use))
 
-    def _meeting(self, i: int) -> Meeting | None:
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
+        return any([stream.residency_met >= 0 and not stream.running for stream in self.streams])
+
+    def _meeting(self, i: int) -> Meeting:
         """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
         key: tuple[int, int] | str
         if i in self.exchanges:
             key, members = self.exchanges[i].message, len(self.exchanges[i].members)
-        elif i in self.meets:
+        else:
             devices, ranks = self.shared.hardware.devices, self.meets[i]
             first = first_of_group(ranks, self.position)
             key, members = (i, first), min(ranks or devices, devices - first)
-        else:
-            return None
         return self.shared.meetings.setdefault(key, Meeting(self.env, members))
 
     # -- runtime policies (rule 16) ------------------------------------------------------------------------------------
@@ -258,12 +280,14 @@ class SimulatedDevice:
             ns = self.shared.hardware.inspect_ns if self.inspected is None or i in self.inspected else 0
             stream.inspected_at = self.env.now + ns
             if ns:
+                self.env.going += 1
                 self.env.process(self._inspection(ns))
         return stream.inspected_at <= self.env.now
 
     def _inspection(self, ns: int) -> Steps:
-        yield from self.env.pause(ns)
-        self.shared.wake((self.position,))
+        yield self.env.timeout(ns)
+        self.env.going -= 1
+        self.shared.wake(self.position)
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
         """Issue what the policy has decided on; whether there is something."""
@@ -310,11 +334,11 @@ class SimulatedDevice:
 
     def residents(self) -> list[int]:
         """Tensors that hold bytes in the device tier now, ascending."""
-        return sorted([t for t, tier in self.storage.copies if tier == self.shared.hardware.device_tier])
+        return [t for t, where in enumerate(self.storage.copies) if self.shared.hardware.device_tier in where]
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now."""
-        return (tensor, self.shared.hardware.device_tier) in self.storage.copies
+        return self.shared.hardware.device_tier in self.storage.copies[tensor]
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
@@ -322,8 +346,8 @@ class SimulatedDevice:
 
     def tiers_of(self, tensor: int) -> list[str]:
         """Tiers other than the device tier that hold a valid copy."""
-        others = [tier for tier in self.storage.own if tier != self.shared.hardware.device_tier]
-        return [tier for tier in others if self.storage.copies.get((tensor, tier)) == VALID]
+        device, copies = self.shared.hardware.device_tier, self.storage.copies[tensor]
+        return [tier for tier in self.storage.own if tier != device and copies.get(tier) == VALID]
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -334,10 +358,10 @@ class SimulatedDevice:
 
     def report(self) -> str | None:
         """The out-of-memory report, if something has not ended; else rule 2 is checked."""
-        if not all(self.rules.ended) or any([lane.queue for lane in self.transfers.lanes.values()]):
+        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.transfers.lanes.values()]):
             return self._culprit()
         self.rules.check_end()
-        return None if self.storage.arena is None else self.storage.arena.failure()
+        return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
         """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first op that waits in vain or for others."""
@@ -348,12 +372,12 @@ class SimulatedDevice:
         heads = sorted([lane.queue[0] for lane in self.transfers.lanes.values() if lane.queue], key=lambda x: x.order)
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
-            if x.hop or (turn and self.storage.copies.get((x.tensor, x.channel.source)) == VALID):
+            if x.hop or (turn and self.storage.copies[x.tensor].get(x.channel.source) == VALID):
                 return self._no_room_for(x)
         for stream, i in blocked:
             if stream.dependency_met >= 0:
                 there = self.rules.where[i]
-                missing = [t for t in self.rules.reads[i] if self.storage.copies.get((t, there)) != VALID]
+                missing = [t for t in self.rules.reads[i] if self.storage.copies[t].get(there) != VALID]
                 return oom_reports.in_vain(self.graph, i, missing, there)
         for i in self.rules.running():
             return oom_reports.for_others(self.graph, i)
@@ -377,5 +401,5 @@ class SimulatedDevice:
             channels=[(lane, lane.exposed_ns) for lane in lanes],
             decided=self.issued,
             timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
-            arena=self.storage.arena,
+            arena=self.arena,
         )

@@ -5,7 +5,7 @@ Start here to read how a replay works. Nothing is taken for speed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hosim.analysis.stage_messages import StageExchange
 from hosim.cache_plan import AT_START, Plan
@@ -15,7 +15,6 @@ from hosim.engine import oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.ledger import Ledger
 from hosim.engine.recorder import TimelineRecorder
-from hosim.engine.reference.cache_op_queues import Lane
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
 from hosim.engine.reference.simulated_device import Shared, SimulatedDevice
 from hosim.hardware import Hardware
@@ -53,7 +52,7 @@ class Simulation:
         compete: bool | None = None,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
-        self.env = Nanoseconds()
+        self.env = Nanoseconds(self._settle)
         self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
         self.plans = [plan] * hardware.devices if isinstance(plan, Plan) else plan
         for each in self.plans[:1] if tied is None else self.plans:
@@ -61,17 +60,15 @@ class Simulation:
             tiers_elsewhere(each.graph, hardware)
         competes = any([each.graph.derived(copies_compete) for each in self.plans]) if compete is None else compete
         self.machine = with_memories(hardware) if competes else hardware
-        self.fluid = Fluid(self.env, self.machine, self.wake)
+        self.fluid = Fluid(self.env, self.machine)
         self.touched: set[int] = set()
-        self.stirred = self.env.event()
         self.over = self.env.event()
         whole = hardware.device.capacity_bytes
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
-        shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake)
+        shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake, self.wake_all)
         self.devices = [self._device(shared, d, record, placing) for d in range(len(self.plans))]
-        self.env.process(self._settling())
 
     def _device(self, shared: Shared, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
         """A device with its ledgers: its own, and those of all devices that share a tier with it (rule 11)."""
@@ -94,65 +91,56 @@ class Simulation:
 
     # -- the order within an instant (rule 0) --------------------------------------------------------------------
 
-    def wake(self, devices: Collection[int] = ()) -> None:
-        """Something has ended at these devices, or left room: settle this instant after all that ends at it."""
-        self.touched.update(devices)
-        if not self.stirred.triggered:
-            self.stirred.succeed()
+    def wake(self, device: int) -> None:
+        """Something has ended at this device: settle this instant after all that ends at it."""
+        self.touched.add(device)
+        self.env.stirred = True
 
-    def _settling(self) -> Steps:
-        """The process that settles each instant at which something ends, once nothing else happens at it."""
+    def wake_all(self) -> None:
+        """There is room again that any device may wait for."""
+        self.touched.update(range(len(self.plans)))
+        self.env.stirred = True
+
+    def _settle(self) -> None:
+        """Nothing else happens at this instant: settle it, until something that begins has to happen first. Rates are set last."""
         env = self.env
-        try:
-            while True:
-                yield self.stirred
-                while True:
-                    while env.peek() == env.now:
-                        yield env.timeout(0)
-                    if self.touched:
-                        self._round()
-                    elif self.fluid.unsettled:
-                        self.fluid.settle()
-                    else:
-                        break
-                self.stirred = env.event()
-                if not env.going:
-                    break
-        except Exception as error:  # of a plan that breaks a rule, of a runtime policy: as it is
-            self.over.fail(error)
-        else:
+        while env.stirred and env.peek() > env.now:
+            if self.touched:
+                self._round()
+            else:
+                self.fluid.settle()
+            env.stirred = bool(self.touched) or self.fluid.unsettled
+        if not env.going and not env.stirred and not self.over.triggered:
             self.over.succeed()
 
     def _round(self) -> None:
-        """Ends, issues, starts of ops, starts of transfers, and if nothing is under way then, policies make room."""
-        for device, ended in [(device, device.end()) for device in self._touched()]:
-            device.issue_after(ended)
-        looked_at = self._touched()
+        """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
+        touched = self._touched()
+        for device, ops in [(device, device.end()) for device in touched]:
+            if ops:
+                device.issue_after(ops)
+        looked_at = touched if len(touched) == len(self.touched) else self._touched()
         self.touched.clear()
         for device in looked_at:
             device.start_ops()
-        looked_at = [device for device in self.devices if device in looked_at or device.position in self.touched]
+        if self.touched:  # there is room again for the transfers of others
+            looked_at = [device for device in self.devices if device in looked_at or device.position in self.touched]
         self._start_transfers(looked_at)
-        self.wake([device.position for device in looked_at if device.make_room()])
+        self.touched.update([device.position for device in looked_at if device.policy is not None and device.make_room()])
 
     def _touched(self) -> list[SimulatedDevice]:
         return [self.devices[d] for d in sorted(self.touched)]
 
     def _start_transfers(self, devices: Sequence[SimulatedDevice]) -> None:
-        """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4).
-
-        Ops are looked at again then: they may have to wait for what has started.
-        """
-        lanes: list[tuple[SimulatedDevice, Lane]] = []
-        for device in devices:
-            lanes += [(device, lane) for lane in device.transfers.lanes.values() if lane.queue]
-        while lanes:
-            device, lane = first = min(lanes, key=lambda pair: pair[1].queue[0].order)
+        """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4)."""
+        waiting = [(device, lane) for device in devices for lane in device.transfers.waiting()]
+        while waiting:
+            device, lane = first = min(waiting, key=lambda pair: pair[1].queue[0].order)
             begun = device.transfers.begin(lane)
-            if begun:
-                self.touched.add(device.position)
+            if begun and device.waits_for_room:
+                self.touched.add(device.position)  # its ops are looked at again
             if not begun or not lane.queue:
-                lanes.remove(first)
+                waiting.remove(first)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -165,7 +153,8 @@ class Simulation:
         if found is None:
             for device in self.devices:
                 device.issue_after((AT_START,))
-            self.wake(range(len(self.devices)))
+            self.wake_all()
+            self.env.timeout(0)  # the first instant has an event at least
             self.env.run(until=self.over)
             return self._result([device.report() for device in self.devices])
         whose, error = found
@@ -182,8 +171,8 @@ class Simulation:
     def _initial_error(self) -> tuple[int, str] | None:
         """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
         for device in self.devices:
-            for tier, ledgers in device.storage.ledgers.items():
-                if any([ledger.held > ledger.capacity for ledger in ledgers]):
+            for tier in device.storage.own:
+                if not device.storage.fits(tier, 0):
                     return device.position, oom_reports.initial(device.storage.full(tier))
         placed = [device.place_residents() for device in self.devices]
         return None if all(placed) else (0, oom_reports.unplaced(self.devices[0].storage.full(self.hardware.device_tier)))

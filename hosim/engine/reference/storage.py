@@ -19,9 +19,9 @@ VALID, WRITING = "valid", "writing"
 
 
 class Storage:
-    """Copies by tensor and tier. ``own`` is what this device holds, ``pools`` what all do of the tiers that they share (rule 11).
+    """The state of each tensor's copies, by tier. ``own`` is what this device holds, ``pools`` what all hold that share a tier (rule 11).
 
-    ``freed`` is told when a tier has bytes free again: of all devices that share it, or of this one alone.
+    ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
 
     def __init__(
@@ -33,14 +33,16 @@ class Storage:
         pools: Mapping[str, Ledger],
         arena: Arena | None,
         recorder: TimelineRecorder | None,
-        freed: Callable[[bool], None],
+        freed: Callable[[], None],
     ) -> None:
         self.env, self.graph, self.hardware, self.freed = env, graph, hardware, freed
         self.tensors = graph.tensors
-        self.own, self.pools, self.arena, self.recorder = own, pools, arena, recorder
+        self.own, self.pools, self.recorder = own, pools, recorder
+        self.arenas = {} if arena is None else {hardware.device_tier: arena}  # what gives bytes of a tier their addresses (rule 17)
         self.at = hardware.tier_index
-        self.ledgers = {tier: (ledger, pools[tier]) if tier in pools else (ledger,) for tier, ledger in own.items()}
-        self.copies: dict[tuple[int, str], str] = {}
+        self.amounts = [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in self.tensors]
+        self.workspaces = [(op.workspace_bytes, composition_of(WORKSPACE, op.workspace_bytes)) for op in graph.ops]
+        self.copies: list[dict[str, str]] = [{} for _ in self.tensors]
         self.pins = {tier.name for tier in hardware.tiers if tier.pin_ns}
         self.pinned: Counter[str] = Counter()
         self.most_pinned: Counter[str] = Counter()
@@ -49,62 +51,62 @@ class Storage:
 
     def fits(self, tier: str, size: int) -> bool:
         """Whether so many bytes more find room in a tier."""
-        return all([ledger.held + size <= ledger.capacity for ledger in self.ledgers[tier]])
+        own, pool = self.own[tier], self.pools.get(tier)
+        return own.held + size <= own.capacity and (pool is None or pool.held + size <= pool.capacity)
 
-    def take(self, tier: str, kind: str, size: int) -> None:
+    def take(self, tier: str, size: int, composition: int) -> None:
         """Hold bytes in a tier: of a tensor, of a chunk on its way, of a workspace."""
-        for ledger in self.ledgers[tier]:
-            ledger.allocate(size, composition_of(kind, size), self.env.now)
+        self.own[tier].allocate(size, composition, self.env.now)
+        if tier in self.pools:
+            self.pools[tier].allocate(size, composition, self.env.now)
 
-    def free(self, tier: str, kind: str, size: int) -> None:
+    def free(self, tier: str, size: int, composition: int) -> None:
         """Give them back."""
-        for ledger in self.ledgers[tier]:
-            ledger.release(size, composition_of(kind, size))
-        self.freed(tier in self.pools)
-
-    def _arena(self, tier: str) -> Arena | None:
-        """What gives bytes of a tier their addresses (rule 17)."""
-        return self.arena if tier == self.hardware.device_tier else None
+        self.own[tier].release(size, composition)
+        if tier in self.pools:
+            self.pools[tier].release(size, composition)
+            self.freed()
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def hold(self, t: int, tier: str, state: str) -> None:
         """A copy of a tensor in a tier, which holds its bytes."""
-        if (t, tier) not in self.copies:
-            tensor = self.tensors[t]
-            self.take(tier, tensor.kind, tensor.size_bytes)
-            if tier in self.pins and pin_ns(self.hardware, tier, tensor.kind):
-                self.pinned[tier] += tensor.size_bytes
+        if tier not in self.copies[t]:
+            self.take(tier, *self.amounts[t])
+            if tier in self.pins:
+                self.pinned[tier] += self._pin_ns(t, tier) and self.tensors[t].size_bytes
             if self.recorder is not None:
                 self.recorder.hold(t, self.at[tier], self.env.now)
-        self.copies[t, tier] = state
+        self.copies[t][tier] = state
 
     def bring(self, t: int, tier: str) -> int | None:
         """A transfer brings a tensor into a tier: nanoseconds to pin it there (rule 14); ``None`` if there is no room."""
-        if (t, tier) in self.copies:
+        if tier in self.copies[t]:
             return 0
-        tensor, most, arena = self.tensors[t], self.most_pinned[tier], self._arena(tier)
-        if not self.fits(tier, tensor.size_bytes) or (arena is not None and not arena.take(t)):
+        size, most, arena = self.tensors[t].size_bytes, self.most_pinned[tier], self.arenas.get(tier)
+        if not self.fits(tier, size) or (arena is not None and not arena.take(t)):
             return None
         self.hold(t, tier, WRITING)
         if tier not in self.pins:
             return 0
         self.note_pinned(tier)
         pooled = self.hardware.tiers[self.at[tier]].pin_pool and self.pinned[tier] <= most
-        return pin_ns(self.hardware, tier, tensor.kind) if tensor.size_bytes and not pooled else 0
+        return self._pin_ns(t, tier) if size and not pooled else 0
 
     def note_pinned(self, tier: str) -> None:
         """What is pinned now has been pinned."""
         self.most_pinned[tier] = max(self.most_pinned[tier], self.pinned[tier])
 
+    def _pin_ns(self, t: int, tier: str) -> int:
+        return pin_ns(self.hardware, tier, self.tensors[t].kind)
+
     def drop(self, t: int, tier: str) -> None:
-        """Release the copy in a tier, if there is one."""
-        if self.copies.pop((t, tier), None) is None:
-            return
-        tensor, arena = self.tensors[t], self._arena(tier)
-        self.free(tier, tensor.kind, tensor.size_bytes)
-        if tier in self.pins and pin_ns(self.hardware, tier, tensor.kind):
-            self.pinned[tier] -= tensor.size_bytes
+        """Release the copy in a tier."""
+        del self.copies[t][tier]
+        arena = self.arenas.get(tier)
+        self.free(tier, *self.amounts[t])
+        if tier in self.pins:
+            self.pinned[tier] -= self._pin_ns(t, tier) and self.tensors[t].size_bytes
         if arena is not None:
             arena.drop(t)
         if self.recorder is not None:
@@ -112,28 +114,29 @@ class Storage:
 
     def write(self, t: int, tier: str) -> None:
         """An op writes a tensor in a tier: copies elsewhere are stale (rule 5), and pinned memory takes no time (rule 20)."""
-        for other in self.own:
-            if other != tier:
-                self.drop(t, other)
+        for other in [other for other in self.copies[t] if other != tier]:
+            self.drop(t, other)
+            self.freed()
         self.hold(t, tier, WRITING)
-        self.note_pinned(tier)
+        if tier in self.pins:
+            self.note_pinned(tier)
 
     # -- what is no copy: chunks on their way (rule 7), workspaces --------------------------------------------------------
 
     def stage(self, t: int, tier: str, size: int) -> bool:
         """A chunk of a tensor comes into a tier on its way; false if there is no room."""
-        arena = self._arena(tier)
+        arena = self.arenas.get(tier)
         if not self.fits(tier, size) or (arena is not None and not arena.stage(t, size)):
             return False
-        self.take(tier, self.tensors[t].kind, size)
+        self.take(tier, size, composition_of(self.tensors[t].kind, size))
         if self.recorder is not None:
             self.recorder.stage(t, self.at[tier], self.env.now, size)
         return True
 
     def unstage(self, t: int, tier: str, size: int, since: int) -> None:
         """It leaves the tier."""
-        arena = self._arena(tier)
-        self.free(tier, self.tensors[t].kind, size)
+        arena = self.arenas.get(tier)
+        self.free(tier, size, composition_of(self.tensors[t].kind, size))
         if arena is not None:
             arena.unstage(t, size)
         if self.recorder is not None:
@@ -141,23 +144,23 @@ class Storage:
 
     def begin_op(self, i: int, tier: str, made: Sequence[int]) -> bool:
         """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
-        op, arena = self.graph.ops[i], self._arena(tier)
-        if not self.fits(tier, op.workspace_bytes + sum([self.tensors[t].size_bytes for t in made])):
+        arena = self.arenas.get(tier)
+        if not self.fits(tier, self.workspaces[i][0] + sum([self.amounts[t][0] for t in made])):
             return False
         if arena is not None and not arena.begin_op(i, made):
             return False
-        self.take(tier, WORKSPACE, op.workspace_bytes)
+        self.take(tier, *self.workspaces[i])
         return True
 
     def end_op(self, i: int, tier: str) -> None:
         """Release the workspace."""
-        arena = self._arena(tier)
-        self.free(tier, WORKSPACE, self.graph.ops[i].workspace_bytes)
+        arena = self.arenas.get(tier)
+        self.free(tier, *self.workspaces[i])
         if arena is not None:
             arena.end_op(i)
 
     def full(self, tier: str) -> FullTier:
         """What an out-of-memory report says of a tier."""
-        own, held = self.own[tier], sorted([t for t, where in self.copies if where == tier])
+        own, held = self.own[tier], [t for t, where in enumerate(self.copies) if tier in where]
         shared = self.pools.get(tier)
-        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self._arena(tier))
+        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self.arenas.get(tier))

@@ -1,9 +1,11 @@
-"""The ops of one device: what they wait for, which detaches they allow, what their stalls are blamed on (docs/contract.md, 1, 2, 5, 8, 20)."""
+"""The ops of one device: what they wait for, which detaches they allow, how their time is divided (docs/contract.md, 1, 2, 5, 8, 20)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import simpy
 
 from hosim.cache_plan import PREFETCH, Plan
 from hosim.engine import broken_rules
@@ -18,10 +20,11 @@ NOT_YET = -1
 
 @dataclass(eq=False)
 class OpStream:
-    """The ops of one stream, and since when the next one has what rule 8 divides its wait by."""
+    """The ops of one stream, and since when the next one has what rule 8 divides its wait by. ``begins``: its next op does."""
 
     name: str
     ops: Sequence[int]
+    begins: simpy.Event
     next: int = 0
     running: bool = False
     free_since: int = 0
@@ -58,8 +61,9 @@ class Rules:
         ops = plan.graph.ops
         self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
         self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
-        self.ended = [False] * len(ops)
-        self.streams = [OpStream(name, [i for i, op in enumerate(ops) if op.stream == name]) for name in plan.graph.streams]
+        self.ended: set[int] = set()
+        queues = {name: [i for i, op in enumerate(ops) if op.stream == name] for name in plan.graph.streams}
+        self.streams = [OpStream(name, queue, storage.env.event()) for name, queue in queues.items()]
         self.users_left = [len(users) for users in plan.graph.users]
         self.users_ended = [0] * len(plan.graph.tensors)
         self.awaited: list[list[int]] = [[] for _ in ops]
@@ -97,15 +101,15 @@ class Rules:
         """Whether an op waits for no transfer any more."""
         done, copies, there = self.transfers.done, self.storage.copies, self.where[i]
         return (
-            all([k in done for k in self.awaited[i]])
-            and all([copies.get((t, there)) == VALID for t in self.reads[i]])
-            and not any([self.transfers.is_under_way(t) for t in self.writes[i]])
+            done.issuperset(self.awaited[i])
+            and all([copies[t].get(there) == VALID for t in self.reads[i]])
+            and not any([self.transfers.is_under_way(t) for t in self.writes[i] if t in self.transfers.pending])
         )
 
     def begin(self, i: int) -> bool:
         """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
         there = self.where[i]
-        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if (t, there) not in self.storage.copies]):
+        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if there not in self.storage.copies[t]]):
             return False
         for t in self.writes[i]:
             self.storage.write(t, there)
@@ -114,18 +118,18 @@ class Rules:
     def end(self, i: int) -> list[int]:
         """An op ends: the tensors that nobody uses any more."""
         there = self.where[i]
-        self.ended[i] = True
+        self.ended.add(i)
         self.storage.end_op(i, there)
         for t in self.writes[i]:
-            self.storage.copies[t, there] = VALID
+            self.storage.copies[t][there] = VALID
         for t in self.uses[i]:
             self.users_left[t] -= 1
         return [t for t in self.uses[i] if not self.users_left[t] and not self.graph.survives[t]]
 
     def bury(self, t: int) -> None:
         """A tensor whose last user has ended is released on all tiers, once its cache ops have taken effect."""
-        if t in self.transfers.dead and not self.transfers.pending.get(t):
-            for tier in self.storage.own:
+        if not self.transfers.pending.get(t):
+            for tier in list(self.storage.copies[t]):
                 self.storage.drop(t, tier)
 
     def running(self) -> list[int]:
@@ -136,8 +140,9 @@ class Rules:
 
     def detach(self, move: Issued) -> None:
         """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
-        t, tier, now, graph, copies = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph, self.storage.copies
-        if (t, tier) not in copies:
+        t, tier, now, graph = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph
+        copies = self.storage.copies[t]
+        if tier not in copies:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
             raise broken_rules.holds_nothing(graph, t, now)
@@ -146,7 +151,7 @@ class Rules:
             raise broken_rules.in_use(graph, t, now, using)
         following = self._next_user(t)
         needed = graph.survives[t] if following is None else t in self.reads[following]
-        elsewhere = any([copies.get((t, other)) == VALID for other in self.storage.own if other != tier])
+        elsewhere = any([state == VALID for other, state in copies.items() if other != tier])
         if needed and not elsewhere:
             raise broken_rules.last_copy(graph, t, now)
         if following is not None and self.plan.runtime is None and self.where[following] == tier and needed:
@@ -158,7 +163,7 @@ class Rules:
     def _next_user(self, t: int) -> int | None:
         """The first op in the graph's list that uses a tensor and has not ended."""
         users = self.graph.users[t]
-        while self.users_ended[t] < len(users) and self.ended[users[self.users_ended[t]]]:
+        while self.users_ended[t] < len(users) and users[self.users_ended[t]] in self.ended:
             self.users_ended[t] += 1
         return users[self.users_ended[t]] if self.users_ended[t] < len(users) else None
 
@@ -174,6 +179,6 @@ class Rules:
         """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
         at, copies, starts = self.hardware.tier_index, self.storage.copies, self.plan.residency(self.hardware.device_tier)
         restored = [(t, tier) for t, where in starts.items() if self.graph.survives[t] for tier in where]
-        missing = [(t, at[tier]) for t, tier in restored if copies.get((t, tier)) != VALID]
+        missing = [(t, at[tier]) for t, tier in restored if copies[t].get(tier) != VALID]
         if missing:
             raise broken_rules.not_restored(self.graph, missing, list(at))
