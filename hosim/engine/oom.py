@@ -6,6 +6,7 @@ from hosim.analysis.canonical import canonical_places
 from hosim.engine.channels import Chunk, IssuedTransfer
 from hosim.engine.device import DeviceReplay
 from hosim.engine.stream import Stream
+from hosim.folded_parts import folded, tensors_of
 from hosim.units import human_percent, human_size
 
 _LISTED = 5
@@ -133,12 +134,14 @@ def _of_this(device: DeviceReplay, tier: int) -> str:
 
 def _largest(device: DeviceReplay, tier: int) -> str:
     sizes = device.memory.sizes
-    places = device.graph.derived(canonical_places)
-    held = sorted(_held_tensors(device, tier), key=lambda t: (-sizes[t], places[t]))
+    held = sorted(_held_tensors(device, tier), key=device.graph.derived(canonical_places).__getitem__)
     if not held:
         return "none"
-    listed = ", ".join(f"{device.graph.tensors[t].name} {_size(sizes[t])}" for t in held[:_LISTED])
-    return listed + (f" and {len(held) - _LISTED} more" if len(held) > _LISTED else "")
+    rows = [(sum([sizes[held[k]] for k in row.places]), row) for row in folded((device.graph.tensors[t], ()) for t in held)]
+    rows.sort(key=lambda taken: -taken[0])
+    listed = ", ".join(f"{row.name} {_size(size)}" for size, row in rows[:_LISTED])
+    more = tensors_of(row for _, row in rows[_LISTED:])
+    return listed + (f" and {more} more" if more else "")
 
 
 def _held_tensors(device: DeviceReplay, tier: int) -> list[int]:

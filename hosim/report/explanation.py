@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,11 +15,11 @@ from rich.text import Text
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel.op_time import time_origins
+from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report.folded_parts import folded, of_each
 from hosim.report.op_time_table import origin_lines
 from hosim.report.printed import lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
@@ -100,7 +101,7 @@ def summary(explained: Explanation) -> RenderableType:
     table.add_column("exposed", justify="right", no_wrap=True)
     for name, says, places in rows[:ROWS]:
         table.add_row(name, *says, style=None if told[places[0]].moved else "dim")
-    left = sum([len(row.places) for row in rows[ROWS:]])
+    left = tensors_of(rows[ROWS:])
     more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
@@ -211,41 +212,64 @@ def between(explained: Explanation, gap: Gap) -> str:
 
 
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
-    """One row a transfer: those that an op waits for first, the longest wait first, then in order of time."""
+    """One row a transfer, or the transfers of parts that are issued together: those that an op waits for first, then in order of time."""
     if not explained.copies:
         return paragraph("Transfers: none.", space=True)
+    rows = _together(explained)
     table = open_table(
-        "Transfers", "tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting", left=2
+        f"Transfers{_TOGETHER if any([len(copies) > 1 for _, copies in rows[:top]]) else ''}",
+        *("tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting"),
+        left=2,
     )
     table.columns[7].justify = table.columns[9].justify = "left"
     ops = explained.plan.graph.ops
-    order = sorted(explained.copies, key=lambda c: (-c.exposed_ns, c.transfer.issue_ns, c.transfer.cache_op))
-    for copy in order[:top]:
-        x = copy.transfer
+    for name, copies in rows[:top]:
+        moves = [copy.transfer for copy in copies]
+        issue, start = moves[0].issue_ns, min([x.start_ns for x in moves])
+        waiting = dict.fromkeys([i for copy in copies for i in copy.waiting])
         table.add_row(
-            explained.plan.graph.tensors[x.tensor].name,
-            x.channel,
-            human_time(x.issue_ns),
-            human_time(x.start_ns),
-            human_time(x.end_ns),
-            time_or_nothing(copy.queue_ns),
-            percent(copy.covered_ns, x.end_ns - x.start_ns),
-            _meanwhile(explained, copy),
-            time_or_nothing(copy.exposed_ns),
-            ", ".join(ops[i].name for i in copy.waiting) or NOTHING,
+            name,
+            moves[0].channel,
+            human_time(issue),
+            human_time(start),
+            human_time(max([x.end_ns for x in moves])),
+            time_or_nothing(start - issue),
+            percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
+            _meanwhile(explained, copies),
+            time_or_nothing(_exposed(copies)),
+            ", ".join(ops[i].name for i in waiting) or NOTHING,
         )
     for column in (0, 7, 9):
         table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
-    return Group(table, _more(len(order), top))
+    return Group(table, _more(len(rows), top))
 
 
-def _meanwhile(explained: Explanation, copy: ObservedTransfer) -> str:
-    """The ops that run while a transfer is under way."""
-    if copy.first_op < 0:
+_TOGETHER = ". Of parts issued together: the first start, the last end, queued until that start, covered and exposed in all."
+
+
+def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
+    """The transfers of each row with its name, the most exposed first: of parts those whose cache ops are issued together."""
+    copies = sorted(explained.copies, key=lambda c: (c.transfer.issue_ns, c.transfer.cache_op))
+    issue: dict[int, int] = {}
+    for copy in copies:
+        issue.setdefault(copy.transfer.cache_op, copy.transfer.issue_ns)  # chunks go on later
+    listed = [(explained.plan.graph.tensors[copy.transfer.tensor], copy.transfer) for copy in copies]
+    rows = folded((tensor, (x.channel, issue[x.cache_op])) for tensor, x in listed)
+    return sorted([(row.name, [copies[k] for k in row.places]) for row in rows], key=lambda row: -_exposed(row[1]))
+
+
+def _exposed(copies: Sequence[ObservedTransfer]) -> int:
+    return sum([copy.exposed_ns for copy in copies])
+
+
+def _meanwhile(explained: Explanation, copies: Sequence[ObservedTransfer]) -> str:
+    """The ops that run while transfers are under way."""
+    under_way = [copy for copy in copies if copy.first_op >= 0]
+    if not under_way:
         return NOTHING
     ops = explained.plan.graph.ops
-    first, last = ops[copy.first_op].name, ops[copy.last_op].name
-    return first if copy.first_op == copy.last_op else f"{first} .. {last}"
+    first, last = min([copy.first_op for copy in under_way]), max([copy.last_op for copy in under_way])
+    return ops[first].name if first == last else f"{ops[first].name} .. {ops[last].name}"
 
 
 def load(explained: Explanation) -> RenderableType:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hosim
+from hosim.folded_parts import FoldedRow, folded, of_each
 from hosim.graph import Tensor
 from hosim.graph_parts import part_name
-from hosim.report.folded_parts import FoldedRow, folded, of_each
 
 NAMES = st.sampled_from(["a", "b"]).flatmap(
     lambda whole: st.one_of(st.just(whole), st.integers(0, 30).map(lambda k: part_name(whole, str(k))), st.just(part_name(whole, "past")))
