@@ -5,12 +5,10 @@ from __future__ import annotations
 import html
 import io
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
@@ -21,8 +19,9 @@ from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signe
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
 from hosim.report.op_time_table import origin_lines
-from hosim.report.printed import lines_of, open_table, paragraph
-from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
+from hosim.report.printed import and_more, lines_of, open_table, paragraph
+from hosim.report.tables import NOTHING, channels, time_or_nothing
+from hosim.report.transfer_table import transfers
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
@@ -145,7 +144,7 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
             _area(region.over_byte_ns),
             human_size(region.held_bytes),
         )
-    return Group(paragraph(*head, space=True), table, _more(len(explained.regions), top))
+    return Group(paragraph(*head, space=True), table, and_more(len(explained.regions), top))
 
 
 def _peak(explained: Explanation) -> list[str]:
@@ -201,7 +200,7 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
     for name, _, places in rows[:top]:
         line, (gap, why, *others) = explained.lines[places[0]], about[places[0]]
         table.add_row(lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim")
-    return Group(table, _more(len(rows), top))
+    return Group(table, and_more(len(rows), top))
 
 
 def between(explained: Explanation, gap: Gap) -> str:
@@ -209,67 +208,6 @@ def between(explained: Explanation, gap: Gap) -> str:
     ops = explained.plan.graph.ops
     after = ops[gap.after].name if gap.after != AT_START else "start"
     return f"{after} > {ops[gap.before].name if gap.before < len(ops) else 'end'}"
-
-
-def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
-    """One row a transfer, or the transfers of parts that are issued together: those that an op waits for first, then in order of time."""
-    if not explained.copies:
-        return paragraph("Transfers: none.", space=True)
-    rows = _together(explained)
-    table = open_table(
-        f"Transfers{_TOGETHER if any([len(copies) > 1 for _, copies in rows[:top]]) else ''}",
-        *("tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting"),
-        left=2,
-    )
-    table.columns[7].justify = table.columns[9].justify = "left"
-    ops = explained.plan.graph.ops
-    for name, copies in rows[:top]:
-        moves = [copy.transfer for copy in copies]
-        issue, start = moves[0].issue_ns, min([x.start_ns for x in moves])
-        waiting = dict.fromkeys([i for copy in copies for i in copy.waiting])
-        table.add_row(
-            name,
-            moves[0].channel,
-            human_time(issue),
-            human_time(start),
-            human_time(max([x.end_ns for x in moves])),
-            time_or_nothing(start - issue),
-            percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
-            _meanwhile(explained, copies),
-            time_or_nothing(_exposed(copies)),
-            ", ".join(ops[i].name for i in waiting) or NOTHING,
-        )
-    for column in (0, 7, 9):
-        table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
-    return Group(table, _more(len(rows), top))
-
-
-_TOGETHER = ". Of parts issued together: the first start, the last end, queued until that start, covered and exposed in all."
-
-
-def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
-    """The transfers of each row with its name, the most exposed first: of parts those whose cache ops are issued together."""
-    copies = sorted(explained.copies, key=lambda c: (c.transfer.issue_ns, c.transfer.cache_op))
-    issue: dict[int, int] = {}
-    for copy in copies:
-        issue.setdefault(copy.transfer.cache_op, copy.transfer.issue_ns)  # chunks go on later
-    listed = [(explained.plan.graph.tensors[copy.transfer.tensor], copy.transfer) for copy in copies]
-    rows = folded((tensor, (x.channel, issue[x.cache_op])) for tensor, x in listed)
-    return sorted([(row.name, [copies[k] for k in row.places]) for row in rows], key=lambda row: -_exposed(row[1]))
-
-
-def _exposed(copies: Sequence[ObservedTransfer]) -> int:
-    return sum([copy.exposed_ns for copy in copies])
-
-
-def _meanwhile(explained: Explanation, copies: Sequence[ObservedTransfer]) -> str:
-    """The ops that run while transfers are under way."""
-    under_way = [copy for copy in copies if copy.first_op >= 0]
-    if not under_way:
-        return NOTHING
-    ops = explained.plan.graph.ops
-    first, last = min([copy.first_op for copy in under_way]), max([copy.last_op for copy in under_way])
-    return ops[first].name if first == last else f"{ops[first].name} .. {ops[last].name}"
 
 
 def load(explained: Explanation) -> RenderableType:
@@ -294,11 +232,7 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
         table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), human_time(wait.end_ns - wait.start_ns), blamed)
-    return Group(table, _more(len(explained.waits), top))
-
-
-def _more(count: int, top: int | None) -> Text:
-    return paragraph(*([] if top is None or count <= top else [f"and {count - top:,} more"]), style="dim", space=True)
+    return Group(table, and_more(len(explained.waits), top))
 
 
 def _area(byte_ns: int) -> str:
