@@ -30,7 +30,7 @@ def cell(of: object) -> str:
     if isinstance(of, Frontier):
         return html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):
-        return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
+        return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
     if isinstance(of, Blame):
         longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
         return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))

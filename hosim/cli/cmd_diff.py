@@ -55,4 +55,4 @@ def diff(
         rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
         print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
     else:
-        console().print(studies.diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top))
+        console().print(studies.diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top, found.parts))

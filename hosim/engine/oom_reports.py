@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hosim.analysis.canonical import canonical_places
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
+from hosim.folded_parts import folded, tensors_of
 from hosim.graph import Graph
 from hosim.units import human_percent, human_size
 
@@ -55,11 +56,16 @@ class FullTier:
 
     @property
     def largest(self) -> str:
-        """Its largest residents, with their sizes."""
-        tensors, places = self.graph.tensors, self.graph.derived(canonical_places)
-        held = sorted(self.tensors, key=lambda t: (-tensors[t].size_bytes, places[t]))
-        listed = ", ".join(f"{tensors[t].name} {_size(tensors[t].size_bytes)}" for t in held[:_LISTED])
-        return (listed + (f" and {len(held) - _LISTED} more" if len(held) > _LISTED else "")) if held else "none"
+        """Its largest residents, with their sizes; parts of one whole together."""
+        tensors = self.graph.tensors
+        held = sorted(self.tensors, key=self.graph.derived(canonical_places).__getitem__)
+        if not held:
+            return "none"
+        rows = [(sum([tensors[held[k]].size_bytes for k in row.places]), row) for row in folded((tensors[t], ()) for t in held)]
+        rows.sort(key=lambda taken: -taken[0])
+        listed = ", ".join(f"{row.name} {_size(size)}" for size, row in rows[:_LISTED])
+        more = tensors_of(row for _, row in rows[_LISTED:])
+        return listed + (f" and {more} more" if more else "")
 
 
 def initial(full: FullTier) -> str:

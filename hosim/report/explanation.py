@@ -9,19 +9,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from hosim.analysis.gaps import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel.op_time import time_origins
+from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
 from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report.folded_parts import folded, of_each
 from hosim.report.op_time_table import origin_lines
-from hosim.report.printed import lines_of, open_table, paragraph
-from hosim.report.tables import NOTHING, channels, percent, time_or_nothing
+from hosim.report.printed import and_more, lines_of, open_table, paragraph
+from hosim.report.tables import NOTHING, channels, time_or_nothing
+from hosim.report.transfer_table import transfers
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
@@ -100,7 +100,7 @@ def summary(explained: Explanation) -> RenderableType:
     table.add_column("exposed", justify="right", no_wrap=True)
     for name, says, places in rows[:ROWS]:
         table.add_row(name, *says, style=None if told[places[0]].moved else "dim")
-    left = sum([len(row.places) for row in rows[ROWS:]])
+    left = tensors_of(rows[ROWS:])
     more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
     return Group(
         paragraph(explained.origin),
@@ -144,7 +144,7 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
             _area(region.over_byte_ns),
             human_size(region.held_bytes),
         )
-    return Group(paragraph(*head, space=True), table, _more(len(explained.regions), top))
+    return Group(paragraph(*head, space=True), table, and_more(len(explained.regions), top))
 
 
 def _peak(explained: Explanation) -> list[str]:
@@ -200,7 +200,7 @@ def lines(explained: Explanation, top: int | None = None) -> RenderableType:
     for name, _, places in rows[:top]:
         line, (gap, why, *others) = explained.lines[places[0]], about[places[0]]
         table.add_row(lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim")
-    return Group(table, _more(len(rows), top))
+    return Group(table, and_more(len(rows), top))
 
 
 def between(explained: Explanation, gap: Gap) -> str:
@@ -208,44 +208,6 @@ def between(explained: Explanation, gap: Gap) -> str:
     ops = explained.plan.graph.ops
     after = ops[gap.after].name if gap.after != AT_START else "start"
     return f"{after} > {ops[gap.before].name if gap.before < len(ops) else 'end'}"
-
-
-def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
-    """One row a transfer: those that an op waits for first, the longest wait first, then in order of time."""
-    if not explained.copies:
-        return paragraph("Transfers: none.", space=True)
-    table = open_table(
-        "Transfers", "tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting", left=2
-    )
-    table.columns[7].justify = table.columns[9].justify = "left"
-    ops = explained.plan.graph.ops
-    order = sorted(explained.copies, key=lambda c: (-c.exposed_ns, c.transfer.issue_ns, c.transfer.cache_op))
-    for copy in order[:top]:
-        x = copy.transfer
-        table.add_row(
-            explained.plan.graph.tensors[x.tensor].name,
-            x.channel,
-            human_time(x.issue_ns),
-            human_time(x.start_ns),
-            human_time(x.end_ns),
-            time_or_nothing(copy.queue_ns),
-            percent(copy.covered_ns, x.end_ns - x.start_ns),
-            _meanwhile(explained, copy),
-            time_or_nothing(copy.exposed_ns),
-            ", ".join(ops[i].name for i in copy.waiting) or NOTHING,
-        )
-    for column in (0, 7, 9):
-        table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
-    return Group(table, _more(len(order), top))
-
-
-def _meanwhile(explained: Explanation, copy: ObservedTransfer) -> str:
-    """The ops that run while a transfer is under way."""
-    if copy.first_op < 0:
-        return NOTHING
-    ops = explained.plan.graph.ops
-    first, last = ops[copy.first_op].name, ops[copy.last_op].name
-    return first if copy.first_op == copy.last_op else f"{first} .. {last}"
 
 
 def load(explained: Explanation) -> RenderableType:
@@ -270,11 +232,7 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
         table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), human_time(wait.end_ns - wait.start_ns), blamed)
-    return Group(table, _more(len(explained.waits), top))
-
-
-def _more(count: int, top: int | None) -> Text:
-    return paragraph(*([] if top is None or count <= top else [f"and {count - top:,} more"]), style="dim", space=True)
+    return Group(table, and_more(len(explained.waits), top))
 
 
 def _area(byte_ns: int) -> str:

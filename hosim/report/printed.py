@@ -19,7 +19,7 @@ from rich.text import Text
 from hosim.plain_text import printable
 from hosim.report.fitted_columns import LONG_NAME, READABLE, ColumnNeed, broken, fitted, total
 
-__all__ = ["OpenTable", "WholeFigures", "begins_bold", "lines_of", "open_table", "paragraph"]
+__all__ = ["OpenTable", "WholeFigures", "and_more", "begins_bold", "lines_of", "open_table", "paragraph"]
 
 
 class OpenTable(Table):
@@ -166,3 +166,8 @@ def paragraph(*lines: str, style: str = "", space: bool = False, wrapped: bool =
     if not wrapped:
         whole.overflow = "ignore"
     return whole
+
+
+def and_more(count: int, top: int | None) -> Text:
+    """What stands below a table of ``count`` rows of which ``top`` are shown; nothing if all are, as they are for ``None``."""
+    return paragraph(*([] if top is None or count <= top else [f"and {count - top:,} more"]), style="dim", space=True)

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hosim.folded_parts import folded, tensors_of
+from hosim.graph import Tensor
 from hosim.hardware import Hardware
 from hosim.report.printed import open_table, paragraph
 from hosim.report.tables import NOTHING, multiple
@@ -17,6 +19,8 @@ from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]
 
+_WHOLE: Mapping[str, Tensor] = {}
+"""No parts."""
 _HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time))
 
 
@@ -156,10 +160,16 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
 
 
 def diff(
-    figures: Sequence[Row], tensors: Sequence[Row], ops: Sequence[Row], verdict: str, names: tuple[str, str], top: int
+    figures: Sequence[Row],
+    tensors: Sequence[Row],
+    ops: Sequence[Row],
+    verdict: str,
+    names: tuple[str, str],
+    top: int,
+    parts: Mapping[str, Tensor] = _WHOLE,
 ) -> RenderableType:
-    """The figures, tensors and ops that differ, at most ``top`` of each."""
-    parts: list[RenderableType] = []
+    """The figures, tensors and ops that differ, at most ``top`` of each; tensors that are ``parts``, by name, and alike are one row."""
+    shown: list[RenderableType] = []
     if figures:
         table = open_table(f"Figures{_first(figures, top)}", "figure", *names, "change")
         for column in table.columns[1:3]:
@@ -167,11 +177,9 @@ def diff(
         for row in figures[:top]:
             name = str(row["figure"])
             table.add_row(column_title(name), cell(name, row["a"]), cell(name, row["b"]), _change(name, row["change"]))
-        parts.append(table)
-    for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1)):
-        if rows:
-            parts.append(_sides(f"{title}{_first(rows, top)}", rows[:top], left))
-    return Group(*parts, paragraph(f"{verdict}.", style="bold"))
+        shown.append(table)
+    shown += [_sides(title, rows, top, left, parts) for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1)) if rows]
+    return Group(*shown, paragraph(f"{verdict}.", style="bold"))
 
 
 def _first(rows: Sequence[Row], top: int) -> str:
@@ -182,36 +190,78 @@ def _change(name: str, value: Any) -> str:
     return NOTHING if value is None else ("+" if value > 0 else "") + cell(name, value)
 
 
-def _sides(title: str, rows: Sequence[Row], left: int) -> Table:
+def _sides(title: str, listed: Sequence[Row], top: int, left: int, parts: Mapping[str, Tensor]) -> Table:
     """Rows with columns of both sides: the short ones; where these are equal in some row, the cache ops as well; and else all."""
     few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
-    every = list(rows[0])
+    every = list(listed[0])
     choices = ([c for c in every if c in few], [c for c in every if c in few or c in _CACHE_OPS], every)
-    chosen = next((columns for columns in choices if all(_differs(row, columns) for row in rows)), every)
+    made = [(columns, _alike(listed, columns, parts)) for columns in choices]
+    chosen, rows = next(((columns, rows) for columns, rows in made if all(_differs(row, columns) for row in rows[:top])), made[-1])
     columns = sorted(chosen, key=_CACHE_OPS.__contains__)  # the longest last
+    title += f"{_first(rows, top)}{_IN_ALL if len(rows) < len(listed) else ''}"
     table = open_table(title, *(_side_title(column) for column in columns), left=left, spare=("kind",))
     for column, shown in zip(columns, table.columns, strict=True):
         if column in _CACHE_OPS:
             shown.no_wrap, shown.justify = False, "left"
-    for row in rows:
-        own = _own(*(row.get(column) for column in _CACHE_OPS))
-        named = {column: cell(column.removesuffix("_a").removesuffix("_b"), row[column]) for column in columns}
+    for row in rows[:top]:
+        own = _own(*(row.get(column) for column in _CACHE_OPS), parts=parts if "op" in row else _WHOLE)
+        named = {column: cell(_both(column), row[column]) for column in columns}
         table.add_row(*(own.get(column, text) for column, text in named.items()))
     return table
+
+
+_IN_ALL = ". Of several parts: bytes and counts in all, times on average."
+
+
+def _alike(rows: Sequence[Row], columns: Sequence[str], parts: Mapping[str, Tensor]) -> Sequence[Row]:
+    """The rows of tensors, of which those of parts that are alike in these columns, but for times, are one."""
+    if "tensor" not in columns or not parts:
+        return rows
+    named = [_tensor(str(row["tensor"]), parts) for row in rows]
+    says = [tuple([row[c] is None if _is_time(c) else row[c] for c in columns if c != "tensor"]) for row in rows]
+    found = folded(zip(named, says, strict=True))
+    return [_of_all(row.name, [rows[k] for k in row.places], columns) for row in found]
+
+
+def _of_all(name: str, rows: Sequence[Row], columns: Sequence[str]) -> Row:
+    """A row for those of several parts: the sums of bytes and counts, and the means of times."""
+    if len(rows) == 1:
+        return rows[0]
+    whole = {column: rows[0][column] for column in columns}
+    for column, value in whole.items():
+        if isinstance(value, int):
+            total = sum([row[column] for row in rows])
+            whole[column] = round(total / len(rows)) if _is_time(column) else total
+    return {**whole, "tensor": name}
+
+
+def _is_time(column: str) -> bool:
+    return _both(column).endswith("_ns")
+
+
+def _tensor(name: str, parts: Mapping[str, Tensor]) -> Tensor:
+    return parts.get(name) or Tensor(name, 0)
+
+
+def _both(column: str) -> str:
+    """A column's name without its side."""
+    return column.removesuffix("_a").removesuffix("_b")
 
 
 def _differs(row: Row, columns: Sequence[str]) -> bool:
     return any(row[column] != row.get(f"{column[:-1]}b") for column in columns if column.endswith("_a"))
 
 
-def _own(*sides: Any) -> dict[str, str]:
-    """The first cache ops that only one side has, and how many more these are."""
+def _own(*sides: Any, parts: Mapping[str, Tensor]) -> dict[str, str]:
+    """The first cache ops that only one side has, those of parts together, and how many more these are."""
     of = [Counter(str(side).split(", ") if side else ()) for side in sides]
     texts = {}
     for column, own, other in zip(_CACHE_OPS, of, reversed(of), strict=True):
-        listed = list(((own - other) or own).elements())
-        more = f" and {len(listed) - _MOST:,} more" if len(listed) > _MOST else ""
-        texts[column] = (", ".join(listed[:_MOST]) + more) or NOTHING
+        listed = [op.partition(" ") for op in ((own - other) or own).elements()]
+        rows = folded((_tensor(name, parts), (op + space,)) for op, space, name in listed)
+        left = tensors_of(rows[_MOST:])
+        more = f" and {left:,} more" if left else ""
+        texts[column] = (", ".join([f"{row.says[0]}{row.name}" for row in rows[:_MOST]]) + more) or NOTHING
     return texts
 
 

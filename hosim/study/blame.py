@@ -15,6 +15,7 @@ from hosim import engine
 from hosim.analysis.canonical import canonical_places
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
+from hosim.folded_parts import folded, tensors_of
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import Result, Stall, Timeline, Transfer
@@ -198,7 +199,7 @@ class _View:
         ways = []
         if occupied_ns >= late:
             moved = human_size(sum(y.bytes for y in ahead))
-            ways.append(f"{_some([self._name(y.tensor) for y in ahead])} ({moved}) not ahead of it on {x.channel}")
+            ways.append(f"{self._some([y.tensor for y in ahead])} ({moved}) not ahead of it on {x.channel}")
         if held_back >= late:
             ways.append(f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle")
         earlier = x.issue_ns - late
@@ -240,8 +241,8 @@ class _View:
         if described.processor and self.hardware.devices > 1:
             return f"more of {tier}, which devices share"
         free = self.rooms[tier] - self.held[tier].at(end - 1)
-        left = [self._name(t) for t in sorted(self.leaving.get((tier, end), ()), key=self.graph.derived(canonical_places).__getitem__)]
-        waited = f": it waited for {_some(left)} to go" if left else ""
+        left = sorted(self.leaving.get((tier, end), ()), key=self.graph.derived(canonical_places).__getitem__)
+        waited = f": it waited for {self._some(left)} to go" if left else ""
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
 
     def _held_before(self, tensor: int, now: int) -> bool:
@@ -260,11 +261,11 @@ class _View:
     def _name(self, tensor: int) -> str:
         return self.graph.tensors[tensor].name
 
-
-def _some(names: Sequence[str]) -> str:
-    unique = list(dict.fromkeys(names))
-    more = f" and {len(unique) - _NAMED} more" if len(unique) > _NAMED else ""
-    return ", ".join(unique[:_NAMED]) + more
+    def _some(self, tensors: Iterable[int]) -> str:
+        """The first few of these by their names, and how many more there are."""
+        rows = folded((self.graph.tensors[t], ()) for t in dict.fromkeys(tensors))
+        more = tensors_of(rows[_NAMED:])
+        return ", ".join([row.name for row in rows[:_NAMED]]) + (f" and {more} more" if more else "")
 
 
 def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:

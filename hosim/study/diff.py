@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hosim.analysis.canonical import canonical
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
+from hosim.graph import Tensor
 from hosim.in_cells import InCells
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, shown
@@ -43,7 +44,7 @@ class Diff(InCells):
     ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides treat differently: where it starts, how
     often and how much it moves, and, with timelines, how long it is in the device tier. ``ops`` has one row per op that differs: the cache
     ops after it that only one side has, and, with timelines, when it starts and how long it waits. Columns of the two sides end in ``_a``
-    and ``_b``. Of plans that are not ``replayed`` there are no figures.
+    and ``_b``. Of plans that are not ``replayed`` there are no figures. ``parts`` are the tensors by name that are parts of others.
     """
 
     a: str
@@ -53,6 +54,7 @@ class Diff(InCells):
     ops: Sequence[Row]
     replayed: bool = True
     notes: Sequence[str] = ()
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:
@@ -102,7 +104,9 @@ def diff(a: Side, b: Side) -> Diff:
     if a.result is not None and b.result is not None:
         figures = _figures(a.result, b.result)
     said = each_once(line for side in (a, b) for line in _notes(side))
-    return Diff(a.label, b.label, figures, _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",)), replayed, said)
+    parts = {t.name: t for side in (a, b) if side.plan is not None for t in side.plan.graph.tensors if t.of}
+    differ = _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",))
+    return Diff(a.label, b.label, figures, *differ, replayed, said, parts)
 
 
 def _notes(side: Side) -> Iterable[str]:

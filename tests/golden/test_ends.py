@@ -52,6 +52,23 @@ def test_out_of_memory_names_the_transfer():
     )
 
 
+def test_the_largest_residents_take_parts_of_one_tensor_together():
+    # w[1] and w[4] are 45 together, more than p; m, n and o are less than either; v[0] is one part, and q the sixth
+    tensors = {f"w[{k}]": (size, "parameter", None, None, "w") for k, size in ((4, 20), (1, 25))}
+    tensors |= {
+        "p": (30, "parameter"),
+        "v[0]": (5, "parameter", None, None, "v"),
+        "q": (1, "parameter"),
+        "v[1]": (2, "parameter", "ddr", None, "v"),
+    }
+    tensors |= {name: (size, "parameter") for name, size in (("m", 8), ("n", 7), ("o", 6))} | {"a": (10,)}
+    graph = workload(tensors, {"f": {"ns": 10, "inputs": [name for name in tensors if name not in ("a", "v[1]")], "outputs": ["a"]}})
+    assert replayed(plan(graph), machine(hbm=110)).result.error == (
+        "out of memory: op 'f' wants 10 B of hbm at 0 ns, where 102 B of 110 B are held; "
+        "largest residents: w[1..4] (2 parts) 45 B, p 30 B, m 8 B, n 7 B, o 6 B and 2 more"
+    )
+
+
 def test_out_of_memory_names_an_op_that_waits_in_vain():
     graph = workload({"w": (30, "parameter", "ddr")}, {"f": {"ns": 10, "inputs": ["w"]}})
     assert "op 'f' waits in vain for 'w' (30 B)" in replayed(plan(graph), machine()).result.error

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rendered import lines, table
 
-from hosim.graph import GraphBuilder
+from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.report import studies
@@ -205,6 +205,34 @@ def test_a_diff_cut_at_the_top() -> None:
          tensor  kind           size         a         b
          ───────────────────────────────────────────────
          w       parameter  1.00 MiB  2.00 MiB  3.00 MiB
+        different.
+    """)
+
+
+def test_a_diff_of_parts() -> None:
+    """Parts that move as much are one row: bytes are sums, and times means. w[7] moves less, and v has a bracket in its name alone."""
+
+    def row(name: str, b: int, times: tuple[int, int]) -> dict[str, Any]:
+        moved = {"moved_bytes_a": 2 << 20, "moved_bytes_b": b << 20}
+        resident = {"resident_ns_a": times[0] * 10**6, "resident_ns_b": times[1] * 10**6}
+        return {"tensor": name, "kind": "expert", "size_bytes": 1 << 20, **moved, **resident, "cache_ops_a": name, "cache_ops_b": None}
+
+    tensors = [row("w[4]", 3, (10, 20)), row("v[1]", 3, (1, 2)), row("w[7]", 1, (3, 4)), row("w[0]", 3, (20, 50)), row("v[2]", 3, (1, 2))]
+    ops = [{"op": "f", "cache_ops_a": "detach w[0], prefetch w[4], store v[1], prefetch w[0], store v[2], detach x", "cache_ops_b": None}]
+    parts = {f"w[{k}]": Tensor(f"w[{k}]", 1 << 20, "expert", of="w") for k in range(8)}
+    assert lines(studies.diff([], tensors, ops, "different", ("a", "b"), 3, parts)) == table("""
+        Tensors (the first 3 of 4). Of several parts: bytes and counts in all, times on average.
+                                                 moved     moved  resident  resident
+         tensor             kind        size         a         b         a         b
+         ───────────────────────────────────────────────────────────────────────────
+         w[0..4] (2 parts)  expert  2.00 MiB  4.00 MiB  6.00 MiB   15.0 ms   35.0 ms
+         v[1]               expert  1.00 MiB  2.00 MiB  3.00 MiB   1.00 ms   2.00 ms
+         w[7]               expert  1.00 MiB  2.00 MiB  1.00 MiB   3.00 ms   4.00 ms
+        Ops
+             cache ops                                                       cache ops
+         op  a                                                               b
+         ─────────────────────────────────────────────────────────────────────────────
+         f   detach w[0], prefetch w[0..4] (2 parts), store v[1] and 2 more  -
         different.
     """)
 

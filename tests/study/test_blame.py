@@ -144,6 +144,20 @@ def test_a_transfer_behind_several_and_one_issued_as_early_as_could_be() -> None
     assert stall.prevented_by == "w issued 5 ns earlier, at time 0 or before: h2d was idle; or 1.14 GB/s of h2d for it"
 
 
+def test_parts_of_a_tensor_that_go_before_are_named_together() -> None:
+    """As above, with parts among the five: they are one of the three names, and each of them is in ``occupied``."""
+    b = GraphBuilder("parts")
+    ahead = {"v[2]": "v", "u": "", "v[0]": "v", "t": "", "v[1]": "v", "s": "", "r": ""}
+    for name, of in {**ahead, "w": ""}.items():
+        b.tensor(name, 30, "parameter", home="ddr", of=of)
+    b.op("f0", "any", duration_ns=235)
+    b.op("f1", "any", inputs=["w"], duration_ns=10)
+    b.op("f2", "any", inputs=list(ahead), duration_ns=10)
+    (stall, *_) = blamed(b.build(), *((name, AT_START) for name in ahead), ("w", AT_START))  # w: 210..240
+    assert stall.occupied == tuple(ahead)
+    assert stall.prevented_by.startswith("v[0..2] (3 parts), u, t and 2 more (210 B) not ahead of it on h2d")
+
+
 def test_rows_and_sums_of_stalls() -> None:
     stalls = blamed(graph(50, ("v",)), ("v", AT_START), ("w", AT_START))
     assert rows(stalls) == [

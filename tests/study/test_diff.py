@@ -1,6 +1,7 @@
 """Diff: what differs is listed, what does not is left out, for plans, results, files and policies."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
+from hosim.graph import GraphBuilder
 from hosim.io import save_hardware, save_plan, save_workload
 from hosim.study.comparands import side_of
 from hosim.study.diff import START, Diff, Side, diff
@@ -95,6 +97,21 @@ def test_results_figure_by_figure_and_op_by_op() -> None:
     assert "<table" in found._repr_html_()
     with pytest.raises(InputError, match="expected figures, tensors or ops"):
         found.frame("channels")
+
+
+def test_parts_have_a_row_each_and_are_named() -> None:
+    b = GraphBuilder("parts")
+    for name, of in (("w[0]", "w"), ("w[1]", "w"), ("v", "")):
+        b.tensor(name, 30, "parameter", home="ddr", of=of)
+    b.op("f0", "any", inputs=["v"], duration_ns=10)
+    b.op("f1", "any", inputs=["w[0]", "w[1]"], duration_ns=10)
+    graph = b.build()
+    early, late = (Plan(graph, "p", tuple(CacheOp("prefetch", t, "ddr", "hbm", after) for t in range(3))) for after in (-1, 0))
+    found = diff(Side("a", early), Side("b", late))
+    assert [row["tensor"] for row in found.tensors] == ["v", "w[0]", "w[1]"]
+    assert {name: tensor.of for name, tensor in found.parts.items()} == {"w[0]": "w", "w[1]": "w"}
+    assert re.search(r"w\[0\.\.1\] \(2 parts\)</td>", found._repr_html_())
+    assert not diff(Side("a", A), Side("b", A)).parts
 
 
 def test_a_result_that_does_not_fit() -> None:
