@@ -45,8 +45,7 @@ _NONE = dict.fromkeys(("running", "blamed", "paced", "dependency_met", "residenc
 
 
 class TableMove(NamedTuple):
-    """A cache op: its tensor, the positions of its tiers and channel (-1, -1: a detach), the op at whose end it is issued (-1: at time 0),
-    and its order among those of this instant."""
+    """A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it is issued, and its order there."""
 
     tensor: int
     source: int

@@ -16,8 +16,8 @@ from hosim.engine.flow_table import UncoveredError
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ENDED, NEVER, VALID
-from hosim.engine.program_table import CHANNEL_FIGURES, TableMove, ProgramTable
-from hosim.engine.result_figures import Counted, Outcome
+from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
+from hosim.engine.result_figures import ChannelCounts, Outcome
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -84,7 +84,7 @@ def _outcome(table: ProgramTable, graph: Graph, hardware: Hardware, durations: S
         busy = sum([durations[i] for i in queue]) + cells["slowed"][s]
         stalls = dict.fromkeys(STALL_CAUSES, 0) | dict(zip(("dependency", "transfer", "capacity"), cells["stalls"][3 * s :], strict=False))
         streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
-    channels: list[tuple[Counted, int]] = []
+    channels: list[tuple[ChannelCounts, int]] = []
     for c in range(cells["channels"]):
         exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)]
         channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))

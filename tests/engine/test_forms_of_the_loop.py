@@ -56,7 +56,9 @@ def compiled_at(folder: Path, **wanted: str) -> subprocess.CompletedProcess[str]
     """Compile the loop of a copy of the package, as an installation does."""
     shutil.copy(ROOT / "hatch_build.py", folder)
     (folder / "hosim").mkdir()
-    shutil.copytree(ROOT / "hosim" / "engine", folder / "hosim" / "engine", ignore=shutil.ignore_patterns("*.so", "__pycache__", "reference"))
+    shutil.copytree(
+        ROOT / "hosim" / "engine", folder / "hosim" / "engine", ignore=shutil.ignore_patterns("*.so", "__pycache__", "reference")
+    )
     code = "from pathlib import Path; from hatch_build import compile_loop; print(compile_loop(Path.cwd(), checked=True))"
     env = os.environ | wanted
     return subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False)
