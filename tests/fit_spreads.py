@@ -35,10 +35,11 @@ from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.time_spread import ATTENTION, COLLECTIVES, OTHER_MODEL, OTHERS, PRODUCTS, Spreads, StreamTimes, pooled, stream_times
 from hosim.engine import replay
+from hosim.files.shipped import find_hardware
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware, MeasuredTimes
 from hosim.importers.kernel_tables import KernelTable
-from hosim.io import find_hardware, load_hardware
+from hosim.io import load_hardware
 from hosim.models.build import build
 from hosim.result import Result
 from hosim.validate.kernel_fit import predicted_us

@@ -14,7 +14,8 @@ import pytest
 import hosim
 from hosim.analysis.bounded_result import bounded
 from hosim.engine import replay as engine_replay
-from hosim.io import find_hardware, hardware_to_dict, load_hardware, save_hardware, workload_to_dict
+from hosim.files.shipped import find_hardware
+from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload.explain import explain as explained
 from hosim.report import explanation

@@ -84,7 +84,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
-        from hosim.importers.named_workload import load_named
+        from hosim.io.named_workload import load_named
 
         return load_named(named(workload, "workload"))
     if "ops" in workload:
@@ -92,7 +92,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
 
         return workload_from_dict(dict(workload))
     if "builder" in workload or "importer" in workload:
-        from hosim.importers.spec import make
+        from hosim.io.spec import make
         from hosim.io.spec_file import check_spec
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
@@ -117,7 +117,8 @@ def machine(hardware: Machine) -> Hardware:
     """The profile with this name or path, or that a mapping describes. Raises :class:`InputError`."""
     if isinstance(hardware, Hardware):
         return hardware
-    from hosim.io import find_hardware, hardware_from_dict, load_hardware
+    from hosim.files.shipped import find_hardware
+    from hosim.io import hardware_from_dict, load_hardware
 
     if isinstance(hardware, Mapping):
         return hardware_from_dict(dict(hardware), source="hardware")

@@ -30,8 +30,8 @@ from hosim.api.inputs import (
     whole,
 )
 from hosim.cache_plan import Plan
-from hosim.costmodel.rescaled import rescaled
 from hosim.errors import InputError
+from hosim.io.rescaled_times import rescaled
 from hosim.jitter import Jitter
 from hosim.notes import each_once
 from hosim.plain_text import shown

@@ -53,7 +53,7 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     >>> [axes.get_title("left") for axes in figure.axes][:3]
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
-    from hosim.io.reading import write_bytes
+    from hosim.files.reading import write_bytes
     from hosim.report.figures import image, image_kind
 
     target = None if path is None else file_of(path, "path")

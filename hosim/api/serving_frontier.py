@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.api.inputs import Machine, Vary
 from hosim.api.serving_studies import serve_sweep
 from hosim.errors import InputError
-from hosim.io.reading import unknown_name
+from hosim.files.reading import unknown_name
 from hosim.nearest_rank import by_point, nearest_rank
 from hosim.plain_text import named
 from hosim.study.axes import read_vary

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hosim.api.inputs import Machine, machine, named
 from hosim.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
 from hosim.errors import HosimError, InputError
+from hosim.files.reading import unknown_name
 from hosim.importers.model_config import name_of
 from hosim.importers.model_names import builder_parameters
-from hosim.io.reading import unknown_name
 from hosim.models.build import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown

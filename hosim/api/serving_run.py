@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.inputs import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
-from hosim.io.reading import unknown_name
+from hosim.files.reading import unknown_name
 from hosim.limits import within
 from hosim.notes import each_once
 from hosim.plain_text import shown

@@ -176,7 +176,6 @@ class ServingFit(InCells):
         return "; ".join([f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}", *self.contradictions])
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def serve_fit(

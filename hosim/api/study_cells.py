@@ -1,12 +1,9 @@
-"""Cells of a notebook for what a study returns: the tables that its command prints."""
+"""Cells of a notebook: for what a study returns the tables that its command prints; :mod:`hosim.report.cells` has the others."""
 
 from __future__ import annotations
 
-from html import escape
-
 from hosim.api.serving_studies import ServingFit
-from hosim.report import studies
-from hosim.report.cells import html
+from hosim.report import cells, studies
 from hosim.report.serving_studies_table import serving_fit
 from hosim.study import blame as stalls
 from hosim.study import fit as fits
@@ -22,16 +19,16 @@ _MOST = 20
 
 
 def cell(of: object) -> str:
-    """The HTML of an answer; of anything else its text."""
+    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell` writes."""
     if isinstance(of, Fit):
-        return html(studies.fit(fits.rows(of), str(of), of.answer is not None))
+        return cells.html(studies.fit(fits.rows(of), str(of), of.answer is not None))
     if isinstance(of, ServingFit):
-        return html(serving_fit(of.rows, list(of.limits_ns), str(of), of.answer is not None))
+        return cells.html(serving_fit(of.rows, list(of.limits_ns), str(of), of.answer is not None))
     if isinstance(of, Frontier):
-        return html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
+        return cells.html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):
-        return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
+        return cells.html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST))
     if isinstance(of, Blame):
         longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
-        return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
-    return f"<pre>{escape(str(of))}</pre>"
+        return cells.html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
+    return cells.cell(of)

@@ -83,9 +83,10 @@ def calibrate(
 
 def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool) -> None:
     from hosim.errors import InputError
+    from hosim.files.reading import read, write
+    from hosim.files.shipped import find_hardware
     from hosim.importers.kernel_tables import of_machine, read_kernel_tables
-    from hosim.io import find_hardware, load_hardware
-    from hosim.io.reading import read, write
+    from hosim.io import load_hardware
     from hosim.report import calibration_tables as report
     from hosim.validate.calibrated_kernels import fit_kernels, kernels_report, profile_with_kernels
 
@@ -109,10 +110,9 @@ def _fit_traces(
     traces: list[Path], output: Path | None, base: str | None, hold_out: float | None, predict: list[Path] | None, json: bool
 ) -> None:
     from hosim.errors import InputError
-    from hosim.io import find_hardware, load_hardware
-    from hosim.io.hardware_file import hardware_from_dict
-    from hosim.io.reading import read, write
-    from hosim.io.shipped import hardware
+    from hosim.files.reading import read, write
+    from hosim.files.shipped import find_hardware, hardware
+    from hosim.io import hardware_from_dict, load_hardware
     from hosim.report import calibration_tables as report
     from hosim.validate.calibrated_profile import calibrated_profile
     from hosim.validate.calibration import base_with_figures, likely_base

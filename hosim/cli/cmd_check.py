@@ -46,13 +46,14 @@ def check(
     It plans and replays each case of hosim.toml and compares the result with the baseline. Exit code 1 for a regression or a missing
     baseline, 2 if a case cannot be read (the others are judged), 3 if one does not fit.
     """
+    from hosim.files import reading
     from hosim.gate import reports
     from hosim.gate.cases import find_suite
     from hosim.gate.checking import CaseError, errors_in_one
     from hosim.gate.checking import check as checked
     from hosim.gate.imports import kept_in
     from hosim.gate.verdict import ERROR, exit_code
-    from hosim.io import reading, to_json
+    from hosim.io import to_json
     from hosim.study.runners import processes
 
     count = processes(jobs)

@@ -114,8 +114,8 @@ def _to_mindspore(
 
 def _give(data: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], str], said: str, output: Path | None, json: bool) -> None:
     """Write the settings to a file, which ``said`` sums up, or print them."""
+    from hosim.files.reading import write_bytes
     from hosim.io import to_json
-    from hosim.io.reading import write_bytes
 
     if output is not None:
         write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else lines(data)).encode())

@@ -16,7 +16,8 @@ Name = Annotated[str, typer.Argument(metavar="HW", help="A hardware profile: a p
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the shipped hardware profiles."""
-    from hosim.io import hardware_to_dict, shipped
+    from hosim.files import shipped
+    from hosim.io import hardware_to_dict
     from hosim.report import listings
 
     profiles = [hardware_of(name) for name in shipped.hardware()]

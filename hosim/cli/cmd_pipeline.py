@@ -51,7 +51,7 @@ def pipeline(
         plans = plan_stages(workloads, hardware, policy, budget)
         result = replay_stages(plans, record=trace is not None)
     if trace is not None:
-        from hosim.io.reading import write
+        from hosim.files.reading import write
         from hosim.report.perfetto import trace_of_stages
 
         write(trace, trace_of_stages(plans, result))

@@ -19,11 +19,11 @@ def policies(kv: Kv = False, json: Json = False) -> None:
     if kv:
         _kv_policies(json)
         return
-    from hosim.policies import registry
+    from hosim.policies import package_of, policy_named, policy_names
     from hosim.report import listings
 
-    names = registry.names()
-    listed, packages = [registry.get(name) for name in names], [registry.package_of(name) for name in names]
+    names = policy_names()
+    listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
     if json:
         print_json({"policies": [listings.policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
     else:

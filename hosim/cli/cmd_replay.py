@@ -121,13 +121,13 @@ def replay(
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
     if trace is not None:
-        from hosim.io.reading import write
+        from hosim.files.reading import write
         from hosim.report import perfetto
 
         write(trace, perfetto.trace(loaded, machine, result))
         say(f"wrote {trace}")
     if memory_viz is not None:
-        from hosim.io.reading import write_bytes
+        from hosim.files.reading import write_bytes
         from hosim.report import memory_viz as snapshots
 
         write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))

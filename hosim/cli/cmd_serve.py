@@ -288,7 +288,7 @@ def serve(
 
         write_picture(plot, serving_figure(result))
     if trace is not None:
-        from hosim.io.reading import write
+        from hosim.files.reading import write
         from hosim.report.serving_trace import serving_trace
 
         write(trace, serving_trace(result))

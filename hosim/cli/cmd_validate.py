@@ -122,7 +122,7 @@ def _holds(folder: Path) -> str:
 
 
 def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
-    from hosim.io.recognised import unexpected
+    from hosim.files.recognised import unexpected
     from hosim.report import validation_table as report
     from hosim.validate.scheme_report import validate_schemes
 

@@ -14,7 +14,7 @@ app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_he
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the shipped workloads."""
-    from hosim.io import shipped
+    from hosim.files import shipped
     from hosim.report import listings
 
     graphs = [graph_of(name) for name in shipped.workloads()]

@@ -30,7 +30,7 @@ WIDTH = 120
 
 
 def _workloads(incomplete: str) -> list[str]:
-    from hosim.io import shipped
+    from hosim.files import shipped
     from hosim.models.presets import PRESETS
 
     return [name for name in (*shipped.workloads(), *PRESETS) if name.startswith(incomplete)]
@@ -38,16 +38,16 @@ def _workloads(incomplete: str) -> list[str]:
 
 def hardware_names(incomplete: str) -> list[str]:
     """The shipped profiles and short names that begin so, for completion."""
-    from hosim.io import shipped
+    from hosim.files import shipped
 
     return [name for name in (*shipped.hardware(), *shipped.ALIASES) if name.startswith(incomplete)]
 
 
 def policy_names(incomplete: str) -> list[str]:
     """The policies that begin so, for completion."""
-    from hosim.policies import registry
+    from hosim import policies
 
-    return [name for name in registry.names() if name.startswith(incomplete)]
+    return [name for name in policies.policy_names() if name.startswith(incomplete)]
 
 
 Workload = Annotated[
@@ -185,9 +185,9 @@ def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardwa
 
     ``rescaled_to`` is the machine to which ``--rescale`` scales its durations.
     """
-    from hosim.costmodel.rescaled import rescaled
-    from hosim.importers.kineto_workload import import_kineto
-    from hosim.importers.named_workload import load_named
+    from hosim.importers import import_kineto
+    from hosim.io.named_workload import load_named
+    from hosim.io.rescaled_times import rescaled
 
     with progress(f"reading {text}"):
         graph = load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
@@ -221,7 +221,8 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
 
 def hardware_of(text: str) -> Hardware:
     """The machine of a HW argument."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.files.shipped import find_hardware
+    from hosim.io import load_hardware
 
     return load_hardware(find_hardware(text))
 
@@ -322,7 +323,7 @@ def check_trace(path: Path | None) -> None:
 
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
-    from hosim.io.reading import write_bytes
+    from hosim.files.reading import write_bytes
     from hosim.report.figures import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
@@ -331,7 +332,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 def write_page(path: Path, text: str) -> None:
     """Write a page to a file, with a note on stderr."""
-    from hosim.io.reading import write_bytes
+    from hosim.files.reading import write_bytes
 
     write_bytes(path, text.encode())
     say(f"wrote {path}")

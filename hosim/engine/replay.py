@@ -86,7 +86,8 @@ def replay(
     allocator or account.
 
     >>> from hosim.graph import GraphBuilder
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.files.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> from hosim.cache_plan import CacheOp
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

@@ -77,7 +77,7 @@ def save(record: Record, path: str | os.PathLike[str]) -> bool:
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     """As :func:`save`, for the given text."""
-    from hosim.io import reading
+    from hosim.files import reading
 
     target = Path(path)
     confined(target, target.parent, os.fspath(path))

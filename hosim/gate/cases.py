@@ -105,7 +105,7 @@ class Suite:
 
         Raises :class:`InputError` for a name that matches no case.
         """
-        from hosim.io.reading import unknown_name
+        from hosim.files.reading import unknown_name
 
         wanted: set[str] = set()
         for name in (given := tuple(names)):

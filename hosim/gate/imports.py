@@ -29,7 +29,7 @@ def kept_in() -> Path:
 def graph_of_file(path: Path, kept: Path | None) -> Graph:
     """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs. Raises :class:`InputError`."""
     from hosim.gate.kept_graphs import keep_graph, kept_graph
-    from hosim.importers import load_any
+    from hosim.io import load_any
 
     if kept is None:
         return load_any(path)

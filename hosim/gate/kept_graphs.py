@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hosim.collector import no_collection
 from hosim.errors import HosimError
+from hosim.files import bounded, reading
 from hosim.graph import Graph
-from hosim.io import bounded, reading
-from hosim.io.workload_file import workload_from_dict, workload_to_dict
+from hosim.io import workload_from_dict, workload_to_dict
 
 _KEY_BYTES = 32
 

@@ -13,7 +13,6 @@ from hosim.analysis.plan_origin import check_made_for
 from hosim.analysis.verifier import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.rescaled import rescaled
 from hosim.devices_of_graph import on_devices
 from hosim.engine.budget import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
@@ -26,6 +25,7 @@ from hosim.gate.record import SHIPPED, SOURCE, Item, Listing, Measured, PeakReco
 from hosim.gate.served_case import measure_served
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.io.rescaled_times import rescaled
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study import run_policy
 from hosim.study.policy_choice import PolicyChoice, parse_choice
@@ -50,7 +50,8 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
 
 def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.files.shipped import find_hardware
+    from hosim.io import load_hardware
 
     profile = load_hardware(find_hardware(case.beside(case.hardware)))
     graph = canonical(rescaled(graph, profile) if case.rescale else graph)
@@ -96,7 +97,8 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
 
 def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured | HosimError]:
     """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the place of what it is raised for."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.files.shipped import find_hardware
+    from hosim.io import load_hardware
 
     try:
         given, source = _graph(cases[0], kept), _source(cases[0])
@@ -118,8 +120,8 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
-    from hosim.importers.named_workload import load_named, names_model
-    from hosim.io import find_workload
+    from hosim.files.shipped import find_workload
+    from hosim.io.named_workload import load_named, names_model
 
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
@@ -130,9 +132,8 @@ def _graph(case: Case, kept: Path | None) -> Graph:
 
 def _source(case: Case) -> str:
     """The fingerprint of the file of a case, or of the name of a model; empty for a function of the user's."""
-    from hosim.importers.named_workload import names_model
-    from hosim.io import find_workload
-    from hosim.io.shipped import is_shipped
+    from hosim.files.shipped import find_workload, is_shipped
+    from hosim.io.named_workload import names_model
 
     if case.workload is None:
         return ""

@@ -16,7 +16,7 @@ _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of :func:`hosim.serve`."""
     from hosim.api.serving_run import serve_defaults
-    from hosim.io.reading import unknown_name
+    from hosim.files.reading import unknown_name
 
     for key in _NEITHER:
         if key in given:

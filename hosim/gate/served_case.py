@@ -30,8 +30,9 @@ _CONTEXT = 1024
 def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
     from hosim.api.serving_run import serve
+    from hosim.files.shipped import find_hardware
     from hosim.importers.model_names import builder_parameters
-    from hosim.io import find_hardware, load_hardware
+    from hosim.io import load_hardware
     from hosim.serving.asked_requests import asked_requests
 
     hardware = load_hardware(find_hardware(case.beside(case.hardware)))
@@ -148,7 +149,8 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
     from hosim.api.serving_run import serve_defaults
-    from hosim.io import find_hardware, load_hardware
+    from hosim.files.shipped import find_hardware
+    from hosim.io import load_hardware
     from hosim.serving.kv_policies.kv_registry import kv_policy
 
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}

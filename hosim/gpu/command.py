@@ -124,13 +124,13 @@ def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, a
     """Plan; ``quick`` is without effort unless some is asked for, while a GPU waits."""
     try:
         from hosim.gpu.planning import plan_steps
-        from hosim.policies import registry
+        from hosim.policies import policy_named
     except ModuleNotFoundError as error:  # a GPU machine with torch and numpy alone
         raise InputError(
             f"planning needs {error.name}, which is not here: copy the folder to where hosim is installed, run "
             f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m hosim.gpu run`"
         ) from error
-    if effort is None and quick and "effort" in registry.get(policy).settings:
+    if effort is None and quick and "effort" in policy_named(policy).settings:
         effort = 0.0
     plan_steps(out, shares, policy, {} if effort is None else {"effort": effort}, attempts)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import opened, read_json
+from hosim.files.bounded import opened, read_json
 from hosim.models.weight_bytes import INDEX
 
 _PACKINGS = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}

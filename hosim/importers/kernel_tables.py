@@ -20,11 +20,11 @@ from hosim.costmodel.kernels.expert_loads import expected_loads
 from hosim.costmodel.kernels.processor import Array
 from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES, NO_WINDOW
 from hosim.errors import InputError
+from hosim.files.bounded import read_bytes
+from hosim.files.csv_text import cell_text, check_widths, csv_line, csv_rows
+from hosim.files.reading import decode
+from hosim.files.recognised import TABLE, unexpected
 from hosim.hardware import MeasuredTimes
-from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import cell_text, check_widths, csv_line, csv_rows
-from hosim.io.reading import decode
-from hosim.io.recognised import TABLE, unexpected
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from hosim.errors import InputError
+from hosim.files.bounded import read_head, read_json
+from hosim.files.recognised import of_events, unexpected
+from hosim.files.recognisers import is_kineto
 from hosim.importers.kineto_events import (
     MODULE,
     Annotation,
@@ -45,10 +48,8 @@ from hosim.importers.kineto_events import (
     SyncRecord,
 )
 from hosim.importers.kineto_flows import flow_ids
-from hosim.io.bounded import read_head, read_json
-from hosim.io.recognised import of_events, unexpected
 
-__all__ = ["call_role", "is_kineto", "parse_kineto", "read_kineto"]
+__all__ = ["call_role", "parse_kineto", "read_kineto"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,11 +88,6 @@ _ROLES: Sequence[tuple[re.Pattern[str], Role]] = (
 _DEVICE_KEYS = ("totalGlobalMem", "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor", "sharedMemPerMultiprocessor")
 _COPY = re.compile(r"\((.+?) -> (.+?)\)")
 _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
-
-
-def is_kineto(head: bytes) -> bool:
-    """Whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with ``traceEvents``, or first its version."""
-    return head.lstrip()[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head[:1000])
 
 
 def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:

@@ -25,12 +25,12 @@ from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
 from hosim.errors import InputError
+from hosim.files.bounded import mapped
 from hosim.graph import Graph
 from hosim.importers.flop_formulas import convolution_flops, matmul_flops
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
-from hosim.io.bounded import mapped
 from hosim.limits import Budget, within
 
 __all__ = ["import_mindir"]

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from hosim.errors import InputError
+from hosim.files.recognised import DATABASE, unexpected
 from hosim.importers.kineto import call_role
 from hosim.importers.kineto_events import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
 from hosim.importers.sqlite_tables import plain_tables
-from hosim.io.recognised import DATABASE, unexpected
 from hosim.limits import Budget
 
-__all__ = ["is_nsys", "read_nsys"]
+__all__ = ["read_nsys"]
 
 _KERNEL, _COPY, _MEMSET, _CALLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
 _SYNCS, _EVENTS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
@@ -47,11 +47,6 @@ _THREAD_BITS = 24
 _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 
 Row = tuple[int | str | None, ...]
-
-
-def is_nsys(content: bytes) -> bool:
-    """Whether these are the contents of an SQLite database; `read_nsys` refuses those of other programs."""
-    return content.startswith(b"SQLite format 3\0")
 
 
 def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:

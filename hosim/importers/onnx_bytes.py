@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from hosim.importers import wire
+from hosim.files import wire
 from hosim.limits import Budget, limit, refusal
 
 _WEIGHTS = frozenset((4, 5, 6, 7, 9, 10, 11))

@@ -25,41 +25,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.files import wire
+from hosim.files.bounded import mapped
 from hosim.graph import Graph
-from hosim.importers import wire
-from hosim.io.bounded import mapped
 
-__all__ = ["import_onnx", "is_onnx"]
-
-_FIRST_NODE = b"\x0a"
-"""What a graph begins with that has nodes."""
-
-_MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
-
-
-def is_onnx(head: bytes) -> bool:
-    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or operator sets.
-
-    A graph that does not end in ``head`` is the last field that is seen: it has to begin like one, unless the version came before it.
-    """
-    if head[:1] != b"\x08" and head[:1] != b"\x3a":
-        return False
-    found: set[int] = set()
-    at = 0
-    try:
-        while at < len(head):
-            key, at = wire.varint(head, at)
-            number, kind = key >> 3, key & 7
-            if number not in _MODEL_FIELDS or (kind == 0) != (number in (1, 5)) or kind not in (0, 2):
-                return {1, 7} <= found
-            value, at = wire.varint(head, at)
-            if number == 7 and at + value > len(head):
-                return 1 in found or head[at : at + 1] == _FIRST_NODE
-            at += value if kind == 2 else 0
-            found.add(number)
-    except wire.WireError:
-        pass
-    return {1, 7} <= found
+__all__ = ["import_onnx"]
 
 
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:

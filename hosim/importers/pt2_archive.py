@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hosim.errors import InputError
+from hosim.files.bounded import opened
 from hosim.importers.stored_zip import StoredRecord, ZipWindow, records_of
-from hosim.io.bounded import opened
 from hosim.limits import within
 
 NAMES = re.compile(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.files import reading
 from hosim.importers.pt2_archive import CONSTANTS, MODEL, WEIGHTS, Pt2Archive
 from hosim.importers.pt2_fields import fields, flag, items, mapping, only, text, texts, whole, word
 from hosim.importers.pt2_graph import Pt2Graph, Pt2Tensor, Pt2Value, read_argument, read_graph, read_tensor
 from hosim.importers.pt2_text import check_containers
-from hosim.io import reading
 
 _SCHEMA = 8
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.io.bounded import opened
+from hosim.files.bounded import opened
 from hosim.limits import limit, within
 
 Cell = int | float | str | bytes | None

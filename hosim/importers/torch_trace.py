@@ -20,16 +20,16 @@ from typing import Any
 
 from hosim.costmodel.kernels.sizes_of_ops import KernelSizes
 from hosim.errors import InputError
+from hosim.files.bounded import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.static_tensors import LARGEST
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
 from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
-from hosim.io.bounded import read_json
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
-__all__ = ["RecordedCall", "import_torch_trace", "is_torch_trace", "recorded_calls"]
+__all__ = ["RecordedCall", "import_torch_trace", "recorded_calls"]
 
 _NOTES = {
     "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which follow from the operands' shapes",
@@ -93,11 +93,6 @@ class _Call:
     returned: set[int]
     weights: set[int]
     work: _Computed
-
-
-def is_torch_trace(head: bytes) -> bool:
-    """Whether an execution trace begins like this: JSON with a schema version and nodes of the observer."""
-    return head.lstrip()[:1] == b"{" and b"[pytorch|profiler|execution_" in head
 
 
 def import_torch_trace(path: str | os.PathLike[str]) -> Graph:

@@ -35,8 +35,8 @@ from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from hosim.errors import InputError
-from hosim.io import reading
-from hosim.io.bounded import check_lines, read_bytes
+from hosim.files import reading
+from hosim.files.bounded import check_lines, read_bytes
 from hosim.io.validators import STRICT, Format, Name
 from hosim.limits import refusal, within
 

@@ -15,9 +15,9 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from hosim.errors import InputError
+from hosim.files import reading
+from hosim.files.bounded import check_names
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredTimes, ProcessorFigures, Tier
-from hosim.io import reading
-from hosim.io.bounded import check_names
 from hosim.io.key_tables import (
     FLAG,
     NAME,
@@ -259,7 +259,7 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
 
     Examples
     --------
-    >>> from hosim.io import find_hardware
+    >>> from hosim.files.shipped import find_hardware
     >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
     ['hbm', 'ddr']
     """

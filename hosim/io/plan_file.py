@@ -13,9 +13,9 @@ from hosim.collector import no_collection
 from hosim.costmodel.routes import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
+from hosim.files import reading
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
-from hosim.io import reading
 from hosim.io.key_tables import (
     COUNT,
     NAME,

@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 
 from hosim.analysis.no_offload import NoOffload
 from hosim.analysis.strongest_rival import strongest_rival
+from hosim.files import reading
 from hosim.graph import KINDS
-from hosim.io import reading
 from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter

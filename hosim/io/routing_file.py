@@ -15,8 +15,8 @@ from typing_extensions import TypedDict
 
 from hosim.errors import InputError
 from hosim.expert_routing import Expert, Gate, Routing
+from hosim.files import reading
 from hosim.graph import Graph
-from hosim.io import reading
 from hosim.io.key_tables import COUNT, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, note, several
 from hosim.io.validators import STRICT, Count, Format
 

@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from hosim.io import reading
+from hosim.files import reading
 from hosim.io.validators import STRICT, Format, Name
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp64", "int8", "uint8", "int32", "int64", "bool"]

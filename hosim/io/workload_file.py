@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from hosim.collector import no_collection
 from hosim.errors import InputError
+from hosim.files import reading
+from hosim.files.bounded import check_json, check_names, read_bytes
 from hosim.frozen_twins import unguarded
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
-from hosim.io import reading
-from hosim.io.bounded import check_json, check_names, read_bytes
 from hosim.io.key_tables import (
     COUNT,
     FLAG,
@@ -155,7 +155,7 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
                 return _graph(checked, source)
         data = reading.content_of(raw, source)
         if isinstance(data, Mapping) and data.get("format") == reading.format_of("spec"):
-            from hosim.importers.spec import import_spec
+            from hosim.io.spec import import_spec
 
             return import_spec(source)
         return workload_from_dict(data, source=source)

@@ -16,11 +16,12 @@ from hosim.edits import is_repeatable
 from hosim.engine import replay
 from hosim.engine.budget import parse_budget
 from hosim.errors import InfeasibleError, InputError, illegal_plan
+from hosim.files.shipped import find_hardware
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers.torch_export import require_torch
-from hosim.io import find_hardware, load_hardware
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.policies import policy_named
 from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.schedule.late_prefetches import late_prefetches
 from hosim.units import human_size
@@ -184,7 +185,7 @@ def planned(
     and such a plan is faster. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
     :class:`InfeasibleError` if no plan fits.
     """
-    chosen = registry.get(policy)
+    chosen = policy_named(policy)
     asked = dict(parameters or {})
     if "recompute" not in chosen.settings or "recompute" in asked:
         return _planned(graph, hardware, budget_bytes, policy, asked, replayed)
@@ -212,7 +213,7 @@ def _planned(
     graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, asked: Mapping[str, Any], replayed: Replayed | None
 ) -> tuple[Plan, Result]:
     """A plan of one policy with these parameters alone, as :func:`planned` looks for it."""
-    chosen = registry.get(policy)
+    chosen = policy_named(policy)
     quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
     check, failure = replayed or _checked, ""
     for share in _SHARES:

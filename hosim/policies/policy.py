@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 from hosim.analysis.liveness import needed_bytes
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.files.reading import did_you_mean
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.in_cells import InCells
-from hosim.io.reading import did_you_mean
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors

@@ -14,8 +14,8 @@ from hosim.cache_plan import Plan
 from hosim.engine.resident_step import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.policy import Policy
-from hosim.policies.registry import names, package_of
+from hosim.policies import Policy, package_of
+from hosim.policies import policy_names as names
 from hosim.report import listings, page, tables
 from hosim.report.printed import open_table, paragraph
 from hosim.report.replay_figures import replay_figure

@@ -59,7 +59,8 @@ def forced_moves(
     Raises :class:`hosim.errors.InfeasibleError` where no channels lead from where a tensor is to where an op reads it.
 
     >>> from hosim.graph import GraphBuilder
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.files.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("g", 40), b.op("f", "matmul", outputs=["g"], duration_ns=50)
     >>> _ = b.op("u", "optimizer", inputs=["g"], duration_ns=9, stream="ddr", processor="ddr")

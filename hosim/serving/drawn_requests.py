@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from hosim.errors import InputError, UnitError
-from hosim.io.reading import unknown_name
+from hosim.files.reading import unknown_name
 from hosim.limits import limit, within
 from hosim.serving.request import Request
 from hosim.serving.request_files import read_requests

@@ -8,8 +8,8 @@ from itertools import count
 
 from hosim.engine.clock import SteppedClock
 from hosim.errors import InputError, UnitError
+from hosim.files.reading import did_you_mean
 from hosim.hardware import Hardware
-from hosim.io.reading import did_you_mean
 from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.kv_policies.kv_registry import LOADING, kv_policy

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.reading import decode
+from hosim.files.bounded import read_bytes
+from hosim.files.reading import decode
 from hosim.plain_text import counted
 from hosim.serving.request import Request
 from hosim.serving.request_files import RequestRows

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pandas
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import cell_text, check_widths, csv_rows
-from hosim.io.reading import decode
+from hosim.files.bounded import read_bytes
+from hosim.files.csv_text import cell_text, check_widths, csv_rows
+from hosim.files.reading import decode
 from hosim.serving.scheduler import Iteration
 
 Array = npt.NDArray[np.float64]

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import check_widths, csv_rows
-from hosim.io.reading import decode
+from hosim.files.bounded import read_bytes
+from hosim.files.csv_text import check_widths, csv_rows
+from hosim.files.reading import decode
 from hosim.limits import Budget, within
 from hosim.serving.request import Request
 

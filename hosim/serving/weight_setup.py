@@ -8,7 +8,7 @@ from typing import Any
 
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
-from hosim.policies.policy import Policy
+from hosim.policies import Policy
 from hosim.serving.kv_setup import KvSetup, engines_per_host
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.request import Request

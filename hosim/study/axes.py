@@ -278,10 +278,10 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
 
 def read_points(path: str) -> list[dict[str, Value]]:
     """The points of a CSV file, which has a column for each field and a row for each point. Raises :class:`InputError`."""
-    from hosim.io.bounded import read_bytes
-    from hosim.io.csv_text import check_widths, csv_rows
-    from hosim.io.reading import decode
-    from hosim.io.recognised import TABLE, unexpected
+    from hosim.files.bounded import read_bytes
+    from hosim.files.csv_text import check_widths, csv_rows
+    from hosim.files.reading import decode
+    from hosim.files.recognised import TABLE, unexpected
 
     try:
         lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]

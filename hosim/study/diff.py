@@ -77,7 +77,6 @@ class Diff(InCells):
         return f"{self.a} and {self.b} differ in {counted(len(self.figures), 'figure')}, {counts}"
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def diff(a: Side, b: Side) -> Diff:

@@ -98,7 +98,6 @@ class Fit(InCells):
         return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def rows(found: Fit) -> list[dict[str, Value]]:

@@ -81,7 +81,6 @@ class Frontier(InCells):
         return "; ".join([*lines, *self.contradictions])
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def rows(found: Frontier) -> list[dict[str, Value]]:

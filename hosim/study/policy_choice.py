@@ -10,10 +10,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.plain_text import shown
-from hosim.policies import registry
-from hosim.policies.catalogue import BUILT_IN
-from hosim.policies.from_function import policy_of
-from hosim.policies.policy import Policy, written_settings
+from hosim.policies import BUILT_IN, Policy, policy_named, policy_names, policy_of, written_settings
 
 RECOMPUTE, REORDER = "recompute", "reorder"
 """The parameters of a policy that say whether ops may run again, and whether they may trade places."""
@@ -38,13 +35,13 @@ class PolicyChoice:
     @property
     def policy(self) -> Policy:
         """The policy; raises :class:`InputError` if there is none of that name."""
-        return registry.get(self.name) if self.given is None else self.given
+        return policy_named(self.name) if self.given is None else self.given
 
 
 def as_choice(policy: AnyPolicy) -> PolicyChoice:
     """The choice that a text, a policy or a function stands for. Raises :class:`InputError` for anything else.
 
-    >>> as_choice("lookahead:k=2").label, as_choice(registry.get("layerwise")).label
+    >>> as_choice("lookahead:k=2").label, as_choice(policy_named("layerwise")).label
     ('lookahead:k=2', 'layerwise')
     """
     if isinstance(policy, str):
@@ -65,7 +62,7 @@ def as_choice(policy: AnyPolicy) -> PolicyChoice:
 def parse_choice(text: str) -> PolicyChoice:
     """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises :class:`InputError` for an unknown policy or parameter."""
     name, *settings = text.strip().split(":")
-    policy = registry.get(name)
+    policy = policy_named(name)
     parameters: dict[str, Any] = {}
     for key, value in written_settings(settings, f"policy {name}"):
         parameters[key] = policy.read(key, value)
@@ -94,10 +91,10 @@ def parse_choices(text: str | None, routed: bool = False, graph: Graph | None = 
     its ops run on.
     """
     if text is None:
-        every = [registry.get(name) for name in registry.names()]
+        every = [policy_named(name) for name in policy_names()]
         every = [p for p in every if graph is None or p.plans_for(graph)]
         return [PolicyChoice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
-        raise InputError(f"no policy named; expected some of {', '.join(registry.names())}", source="policies")
+        raise InputError(f"no policy named; expected some of {', '.join(policy_names())}", source="policies")
     return choices

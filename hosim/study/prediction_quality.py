@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.policies.own.hybrid import Deciding
+from hosim.policies import Deciding
 from hosim.result import Result, Transfer
 from hosim.schedule.expert_cache import Fetch, Rule
 from hosim.schedule.order_of_uses import plan_for

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import cell_text, csv_line, csv_rows
-from hosim.io.reading import check_target, write_bytes
+from hosim.files.bounded import read_bytes
+from hosim.files.csv_text import cell_text, csv_line, csv_rows
+from hosim.files.reading import check_target, write_bytes
 from hosim.study.axes import Value
 from hosim.study.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame, records
 

@@ -16,14 +16,15 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from hosim.analysis.bounded_result import bounded
-from hosim.costmodel.rescaled import rescaled, rescaled_from
+from hosim.costmodel.rescaled import rescaled_from
 from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.engine.budget import parse_budget
 from hosim.engine.resident_step import resident_step
 from hosim.errors import HosimError, InputError
+from hosim.files.reading import did_you_mean, unknown_name
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io.reading import did_you_mean, unknown_name
+from hosim.io.rescaled_times import rescaled
 from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
 from hosim.plain_text import shown
@@ -224,13 +225,13 @@ def _choice(choice: PolicyChoice, settings: Mapping[str, Value], others: Sequenc
 
 
 def _profile(hardware: Hardware) -> dict[str, Any]:
-    from hosim.io.hardware_file import hardware_to_dict
+    from hosim.io import hardware_to_dict
 
     return hardware_to_dict(hardware)
 
 
 def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
-    from hosim.io.hardware_file import hardware_from_dict
+    from hosim.io import hardware_from_dict
 
     data = _profile(hardware)
     for path, value in settings.items():
@@ -348,7 +349,7 @@ def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:
 @lru_cache(_KEPT_GRAPHS)
 def _made(name: str, spec: str) -> Graph:
     """The graph of a spec, kept for the next point that asks for it."""
-    from hosim.importers.spec import make
+    from hosim.io.spec import make
 
     try:
         return make({"name": name, **json.loads(spec)}, "workload")

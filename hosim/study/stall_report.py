@@ -66,7 +66,6 @@ class Blame(InCells):
         return f"{taken}, and its streams wait {human_time(total)}: {causes}{at}"
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 _PRICE = ("what", "added", "makespan_ns", "saves_ns", "together", "note")

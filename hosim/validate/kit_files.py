@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io import bounded
+from hosim.files import bounded
 
 FORMAT = "hosim.gpu/1"
 """Of every file of the kit."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers import read_source
-from hosim.importers.kineto import is_kineto, read_kineto
+from hosim.files.recognised import unexpected
+from hosim.files.recognisers import is_kineto, is_nsys
+from hosim.files.sources import read_source
+from hosim.importers.kineto import read_kineto
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.nsys import is_nsys, read_nsys
-from hosim.io.recognised import unexpected
+from hosim.importers.nsys import read_nsys
 from hosim.validate.causes_of_delay import UnexplainedSpan
 from hosim.validate.damage import refuse_damage
 from hosim.validate.latencies import Latencies

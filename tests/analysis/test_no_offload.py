@@ -13,7 +13,8 @@ from hosim.cache_plan import Plan
 from hosim.engine.resident_step import resident_step
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.io.result_file import COMPARISON, comparison_to_dict
+from hosim.io import comparison_to_dict
+from hosim.io.result_file import COMPARISON
 from hosim.report.offload_verdicts import no_offload_sentence
 from hosim.report.tables import strongest
 from hosim.result import Result

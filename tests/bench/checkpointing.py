@@ -19,13 +19,13 @@ from statistics import geometric_mean
 from hosim.engine import replay
 from hosim.engine.budget import parse_budget
 from hosim.errors import HosimError
+from hosim.files.shipped import find_hardware
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.importers.spec import make
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware
+from hosim.io import load_hardware
+from hosim.io.spec import make
 from hosim.models.presets import PRESETS
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 SHARES = ("60%", "45%", "30%")
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "gh200-96gb", "rtx-4090", "l40s", "ascend-910c-supernode")
@@ -91,7 +91,7 @@ def drawn(count: int, seed: int) -> Iterator[Step]:
 def makespan_ns(graph: Graph, hardware: Hardware, budget: int) -> int | None:
     """That of hyperoffload's plan; None if nothing fits."""
     try:
-        return replay(registry.get("hyperoffload").plan(graph, hardware, budget), hardware, budget).makespan_ns
+        return replay(policy_named("hyperoffload").plan(graph, hardware, budget), hardware, budget).makespan_ns
     except HosimError:
         return None
 

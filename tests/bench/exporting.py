@@ -4,9 +4,9 @@ from time import process_time
 
 from measures import cpu_seconds, measure
 
-from hosim.importers.spec import export_model, import_spec
+from hosim.files.shipped import find_workload
 from hosim.importers.torch_export import import_exported
-from hosim.io.shipped import find_workload
+from hosim.io.spec import export_model, import_spec
 from hosim.io.spec_file import load_spec
 
 NAME = "llama-3.1-8b-prefill-4k"

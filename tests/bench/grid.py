@@ -26,10 +26,9 @@ from statistics import median
 
 from hosim.analysis.strongest_rival import OURS
 from hosim.engine.budget import parse_budget
+from hosim.files.shipped import find_hardware, find_workload, workloads
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import load_any
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware, find_workload, workloads
+from hosim.io import load_any, load_hardware
 from hosim.study.compare import compare
 from hosim.study.policy_choice import parse_choices
 from hosim.versions import VERSIONS

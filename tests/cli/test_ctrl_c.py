@@ -64,7 +64,7 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
         ("typer", ["--help"]),
         ("hosim.errors", ["--help"]),
         ("hosim.cli.cmd_workload", ["--help"]),
-        ("hosim.io.reading", PLAN),  # when it looks at the value of -o
+        ("hosim.files.reading", PLAN),  # when it looks at the value of -o
         ("hosim.study.run_policy", PLAN),
         ("hosim.analysis.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
         ("rich.console", ["policies"]),

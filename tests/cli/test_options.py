@@ -176,8 +176,8 @@ def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture
 
 def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_toy(tmp_path)
-    monkeypatch.setattr("hosim.io.shipped.hardware", lambda: ["toy"])
-    monkeypatch.setattr("hosim.io.shipped.workloads", lambda: [str(tmp_path / "workload.json")])
+    monkeypatch.setattr("hosim.files.shipped.hardware", lambda: ["toy"])
+    monkeypatch.setattr("hosim.files.shipped.workloads", lambda: [str(tmp_path / "workload.json")])
 
     def listed(*words: str) -> Any:
         return json.loads(CliRunner().invoke(main.app, [*words, "--json"]).stdout)
@@ -200,12 +200,12 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_what_ships_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hosim.io.shipped.hardware", lambda: ["toy", "h100-80gb-sxm"])
+    monkeypatch.setattr("hosim.files.shipped.hardware", lambda: ["toy", "h100-80gb-sxm"])
     listed = CliRunner().invoke(main.app, ["hardware", "list"]).stdout
     assert [name in listed for name in ("toy", "h100-80gb-sxm", "a100")] == [True, True, False]
     made = {"format": "hosim.workload/1", "name": "mine", "tensors": [], "ops": [{"name": "f", "kind": "any", "duration_ns": 1}]}
     (tmp_path / "mine.json").write_text(json.dumps(made))
-    monkeypatch.setattr("hosim.io.shipped.workloads", lambda: [str(tmp_path / "mine.json")])
+    monkeypatch.setattr("hosim.files.shipped.workloads", lambda: [str(tmp_path / "mine.json")])
     assert "mine" in CliRunner().invoke(main.app, ["workload", "list"]).stdout
 
 

@@ -12,11 +12,10 @@ from hosim.cli.main import app
 from hosim.costmodel.guessed_collectives import guessed_collectives
 from hosim.costmodel.op_time import op_durations
 from hosim.edits import COLLECTIVE_KINDS
+from hosim.files.shipped import find_hardware, hardware
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric
-from hosim.io import load_hardware, save_workload
-from hosim.io.result_file import result_from_dict, result_to_dict
-from hosim.io.shipped import find_hardware, hardware
+from hosim.io import load_hardware, result_from_dict, result_to_dict, save_workload
 from hosim.models.build import build
 
 MIB = 1 << 20

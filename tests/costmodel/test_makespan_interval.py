@@ -16,9 +16,10 @@ from hosim.costmodel.kernels.constants import FITTED, has_own_constants
 from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.time_spread import StreamSpread, StreamTimes, pooled, stream_times
 from hosim.engine import replay
+from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
-from hosim.io import find_hardware, load_hardware, result_from_dict, result_to_dict
+from hosim.io import load_hardware, result_from_dict, result_to_dict
 from hosim.notes import notes
 from hosim.units import LARGEST
 

@@ -12,8 +12,7 @@ from hosim.gate.checking import check
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.io import save_hardware, save_plan, save_workload
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.io import hardware_from_dict, save_hardware, save_plan, save_workload
 
 LAYERS = 4
 

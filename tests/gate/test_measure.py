@@ -14,8 +14,7 @@ from hosim.gate.cases import Case
 from hosim.gate.measure import measure, measure_graph, measure_lines
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import load_plan, save_hardware, save_plan, save_workload
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, save_workload
 from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan
 from hosim.version import __version__

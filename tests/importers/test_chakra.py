@@ -18,7 +18,7 @@ from hosim.costmodel.op_time import op_durations
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Fabric
-from hosim.importers import load_any
+from hosim.io import load_any
 from hosim.notes import notes
 
 SMALL = Path(__file__).parent / "data" / "chakra_small.et"

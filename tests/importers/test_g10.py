@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hosim.analysis import liveness
 from hosim.errors import HosimError, InputError
+from hosim.files.recognisers import is_g10
 from hosim.graph import Graph
-from hosim.importers.g10_config import import_g10, is_g10
+from hosim.importers import import_g10
 from hosim.measured_on import measured_on
 
 PAGE = 4096

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hosim.analysis import liveness
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 
 def op(i: int, reads: list[int], writes: list[int], ms: float = 0.5, name: str = "mm.default") -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.importers import import_kineto
 from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_workload import import_kineto, workload_of
+from hosim.importers.kineto_workload import workload_of
 from hosim.importers.torch_trace import recorded_calls
 from hosim.io import load_workload
 

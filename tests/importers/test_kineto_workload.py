@@ -17,10 +17,9 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers import load_any
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_workload import workload_of
-from hosim.io import load_workload, save_workload
+from hosim.io import load_any, load_workload, save_workload
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import structure
 

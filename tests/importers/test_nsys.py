@@ -11,9 +11,10 @@ import pytest
 from make_nsys import Export
 
 from hosim.errors import InputError
+from hosim.files.recognisers import is_nsys
 from hosim.importers.kineto import parse_kineto, read_kineto
 from hosim.importers.kineto_events import DeviceInfo, DeviceOp, HostCall, SyncRecord
-from hosim.importers.nsys import is_nsys, read_nsys
+from hosim.importers.nsys import read_nsys
 from hosim.importers.sqlite_tables import plain_tables
 from hosim.validate.calibration import calibrate
 from hosim.validate.measurements import Measurements

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hosim.errors import HosimError, InputError
-from hosim.importers import load_any
-from hosim.importers.onnx_graph import import_onnx, is_onnx
+from hosim.files.recognisers import is_onnx
+from hosim.importers import import_onnx
+from hosim.io import load_any
 
 onnx = pytest.importorskip("onnx")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hosim.analysis import liveness
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 RECORDED = Path(__file__).parent / "data" / "torch_trace_mlp.json.gz"
 DOCUMENT = json.loads(gzip.decompress(RECORDED.read_bytes()))

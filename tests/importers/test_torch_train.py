@@ -5,7 +5,7 @@ import pytest
 from hosim.analysis.liveness import static_peak
 from hosim.errors import InputError
 from hosim.importers.torch_train import import_training
-from hosim.io.workload_file import workload_to_dict
+from hosim.io import workload_to_dict
 
 torch = pytest.importorskip("torch")
 

@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.io import check_tiers, load_hardware, load_plan, load_workload, plan_from_dict, reading, workload_from_dict
-from hosim.io.hardware_file import hardware_from_dict
-from hosim.io.result_file import result_from_dict
+from hosim.files import reading
+from hosim.io import (
+    check_tiers,
+    hardware_from_dict,
+    load_hardware,
+    load_plan,
+    load_workload,
+    plan_from_dict,
+    result_from_dict,
+    workload_from_dict,
+)
 
 W = '"format": "hosim.workload/1", "name": "w"'
 T = '"tensors": [{"name": "weight", "bytes": 8, "kind": "parameter"}, {"name": "act", "bytes": 4}]'

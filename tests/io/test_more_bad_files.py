@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hosim.errors import InputError
-from hosim.io import reading
+from hosim.files import reading
+from hosim.io import result_from_dict
 from hosim.io.cases_file import load_cases
-from hosim.io.result_file import result_from_dict
 from hosim.io.spec_file import check_spec
 
 SPEC: dict[str, Any] = {

@@ -10,8 +10,9 @@ from strategies import cases, edits, wild_plans
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
+from hosim.files import reading, yamltext
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import load_plan, plan_from_dict, plan_to_dict, reading, save_plan, yamltext
+from hosim.io import load_plan, plan_from_dict, plan_to_dict, save_plan
 
 
 @given(st.data(), st.booleans())

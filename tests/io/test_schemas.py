@@ -10,7 +10,8 @@ from test_roundtrip import HARDWARE, PLAN, RESULT, RESULTS, WORKLOAD
 
 import hosim.io
 from hosim.errors import InputError
-from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, reading, result_to_dict, shipped, workload_to_dict
+from hosim.files import reading, shipped
+from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, result_to_dict, workload_to_dict
 
 jsonschema = pytest.importorskip("jsonschema")
 

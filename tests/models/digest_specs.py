@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from hosim.importers import load_any
-from hosim.io import reading, workload_to_dict
+from hosim.files import reading
+from hosim.io import load_any, workload_to_dict
 
 
 def digest(path: Path) -> str:

@@ -7,8 +7,7 @@ import pytest
 from wholes import wholes
 
 from hosim.analysis.liveness import static_peak
-from hosim.importers import load_any
-from hosim.io import load_workload
+from hosim.io import load_any, load_workload
 from hosim.models.build import build
 
 TRACED = {"phase": "prefill", "logits": "all", "cache": False}

@@ -14,7 +14,7 @@ from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers import load_any
+from hosim.io import load_any
 from hosim.models.build import build
 from hosim.models.config import Decoder
 from hosim.models.functions import add, scale

@@ -5,8 +5,8 @@ from digest_specs import digest
 from quick_cases import one_in
 
 from hosim.analysis.liveness import static_peak
-from hosim.importers import load_any
-from hosim.io import load_workload, reading, shipped
+from hosim.files import reading, shipped
+from hosim.io import load_any, load_workload
 
 NAMES = shipped.workloads()
 

@@ -8,8 +8,9 @@ import pytest
 
 from hosim.errors import GraphError, InputError
 from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, routed
+from hosim.files import reading
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import load_routing, reading, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
+from hosim.io import load_routing, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
 from hosim.models.routing_draw import Chosen, _draw, draw_spread, generate
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))

@@ -12,10 +12,10 @@ from hosim.analysis.canonical import canonical
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.files.shipped import hardware_path
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.io.shipped import hardware_path
 from hosim.models.build import build
 from hosim.planner.hyperoffload import explain as verdicts
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything, insert

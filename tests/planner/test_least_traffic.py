@@ -20,7 +20,7 @@ from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
 from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import Result
 
 
@@ -129,7 +129,7 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
     """A share of host memory has 1,306 B. What is on its way takes room there, too, but not that of all eight devices at once."""
     graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
-    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, effort=0.0)
     assert plan.judgement.source == "rival"
     assert replay(plan, hardware).feasible
     assert not replay(plan, hardware.fair_share).feasible

@@ -18,7 +18,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 pytest.importorskip("ortools")
 
@@ -48,7 +48,7 @@ def test_copies_between_processors_take_their_time() -> None:
     graph, hardware = there_and_back(), machine(100, up=2)
     assert proved_bound_ns(graph, hardware, 100, 1000, **LIMITS) == 35
     assert proved_bound_ns(graph, hardware, 100, 30, **LIMITS) == 30
-    result = replay(registry.get("hyperoffload").plan(graph, hardware), hardware)
+    result = replay(policy_named("hyperoffload").plan(graph, hardware), hardware)
     assert result.makespan_ns == 35
 
 
@@ -116,7 +116,7 @@ def beside_every_plan(seed: int) -> tuple[int, int, int] | None:
     graph, hardware = tiny(seed)
     capacity = hardware.device.capacity_bytes
     try:
-        plan = registry.get("optimal").plan(graph, hardware)
+        plan = policy_named("optimal").plan(graph, hardware)
     except InfeasibleError:
         return None
     result = bounded(replay(plan, hardware), plan, hardware, None)
@@ -146,7 +146,7 @@ def test_most_choices_are_proved() -> None:
     for seed in range(2000, 2047):
         graph, hardware = instance(seed)
         try:
-            plan = registry.get("optimal").plan(graph, hardware)
+            plan = policy_named("optimal").plan(graph, hardware)
         except InfeasibleError:
             continue
         result = bounded(replay(plan, hardware), plan, hardware, None)
@@ -159,7 +159,7 @@ def test_most_choices_are_proved() -> None:
 
 def test_a_proof_holds_for_its_workload_machine_and_budget_alone() -> None:
     graph, hardware = there_and_back(), machine(100)
-    plan = registry.get("hyperoffload").plan(graph, hardware)
+    plan = policy_named("hyperoffload").plan(graph, hardware)
     proved = replace(plan, proof=Proof(graph, hardware, 100, 1000))
     result = replay(plan, hardware)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from timelines import machine, recorded, two_streams
 
-from hosim.io.reading import write
+from hosim.files.reading import write
 from hosim.report.perfetto import trace
 
 QUERIES = (

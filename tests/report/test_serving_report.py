@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.io import find_hardware, load_hardware
+from hosim.files.shipped import find_hardware
+from hosim.io import load_hardware
 from hosim.report.figures import image
 from hosim.report.serving_figures import curves, serving_figure
 from hosim.report.serving_timeline import serving_widget

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
-from hosim.io import find_hardware, load_hardware
+from hosim.files.shipped import find_hardware
+from hosim.io import load_hardware
 from hosim.serving.measured_server import as_served, beside_measured, read_measured_requests
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.request import Request

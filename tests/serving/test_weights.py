@@ -12,10 +12,11 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.files.shipped import find_hardware
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Fabric
-from hosim.io import find_hardware, load_hardware
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.policies import policy_named
 from hosim.serving.block_copies import Peers
 from hosim.serving.disaggregated import serve_disaggregated
 from hosim.serving.engine_loop import serve_requests
@@ -49,7 +50,7 @@ def layers(sizes, durations, reads=None):
 
 def planned(text, graph, machine, budget):
     name, *given = text.split(":")
-    policy = registry.get(name)
+    policy = policy_named(name)
     return policy.plan(graph, machine, budget, **{key: policy.read(key, value) for key, value in (one.split("=") for one in given)})
 
 
@@ -342,7 +343,7 @@ def test_constants_stay_and_count():
     assert weight_layers(modelled).beside_bytes == 256
     usual = usual_iteration(MIXED, LIMITS)
     for less, moves in ((0, False), (1, True)):
-        found = weight_setup(registry.get("static_split"), {}, "", modelled, usual, modelled.weight_bytes - less)
+        found = weight_setup(policy_named("static_split"), {}, "", modelled, usual, modelled.weight_bytes - less)
         assert (bool(found.program.steps), found.beside_bytes) == (moves, 256)
 
 

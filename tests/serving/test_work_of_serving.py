@@ -7,7 +7,8 @@ import pytest
 from counting import calls_run, lines_run
 
 import hosim
-from hosim.io import find_hardware, load_hardware
+from hosim.files.shipped import find_hardware
+from hosim.io import load_hardware
 from hosim.serving.asked_requests import asked_requests
 from hosim.serving.engine_loop import serve_requests
 from hosim.serving.kv_setup import kv_setup

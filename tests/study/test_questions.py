@@ -147,7 +147,7 @@ def test_fields_of_a_builder() -> None:
 def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spec that is imported again has the changed fields; the graph's own does not change."""
     made: list[object] = []
-    monkeypatch.setattr("hosim.importers.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
+    monkeypatch.setattr("hosim.io.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
     scenario._made.cache_clear()
     asked = question(traced())
     varied = asked.with_settings({"workload.model.config.hidden_size": 16, "workload.inputs.input_ids.shape.1": 32})

@@ -13,8 +13,9 @@ import hosim
 from hosim import engine
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, PlanError
+from hosim.files.shipped import find_hardware
 from hosim.graph import GraphBuilder
-from hosim.io import find_hardware, load_hardware
+from hosim.io import load_hardware
 from hosim.jitter import Jitter
 from hosim.study.compare import compare
 from hosim.study.drawn_orders import drawn_order, reordered

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 import hosim
+from hosim.files.shipped import find_hardware
 from hosim.graph import GraphBuilder
-from hosim.io import find_hardware, load_hardware
+from hosim.io import load_hardware
 from hosim.study.axes import Settings
 from hosim.study.policy_choice import parse_choice
 from hosim.study.same_rows import same_everywhere

@@ -20,8 +20,9 @@ from hosim.api.inputs import machine
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
+from hosim.files.shipped import find_workload
 from hosim.hardware import Fabric
-from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
+from hosim.io import hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.models.build import build
 from hosim.result import Result

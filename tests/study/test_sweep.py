@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.files.shipped import find_hardware, find_workload
 from hosim.graph import Graph
-from hosim.importers import load_any
-from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
+from hosim.io import load_any, load_hardware, save_hardware, save_workload
 from hosim.models.build import build
 from hosim.study import rowfile, tasks
 from hosim.study.axes import parse_axis, read_points, read_vary

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
+from hosim.files.shipped import find_hardware, hardware
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_events import DeviceInfo, KinetoTrace
-from hosim.io import find_hardware, load_hardware
-from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
-from hosim.io.shipped import hardware
+from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration, base_with_figures, calibrate, likely_base
 from hosim.validate.channel_fit import MeasuredCopy, copies_of, fit_ways

@@ -11,12 +11,12 @@ from kineto_toys import KERNEL, call, device_op, span, trace
 import hosim
 from hosim.costmodel.kernels.op_kernels import kernel_us
 from hosim.costmodel.op_time import op_durations
+from hosim.files.reading import read, write
+from hosim.files.shipped import find_hardware
 from hosim.hardware import Hardware
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_events import KinetoTrace
-from hosim.io import find_hardware, load_hardware
-from hosim.io.hardware_file import hardware_from_dict
-from hosim.io.reading import read, write
+from hosim.io import hardware_from_dict, load_hardware
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration, calibrate
 from hosim.validate.kernel_scale import KernelScale, scale_kernels, scaled_constants

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from published_rows import FILE, generated, generation_graph
 
+from hosim.files.shipped import find_hardware
 from hosim.hardware import Hardware
-from hosim.io import find_hardware, load_hardware
+from hosim.io import load_hardware
 from hosim.study.policy_choice import parse_choice
 from hosim.study.run_policy import make_plan, replay
 

@@ -9,7 +9,8 @@ import pytest
 import hosim
 from hosim.analysis.liveness import static_peak
 from hosim.costmodel.op_time import op_durations
-from hosim.io import find_hardware, load_hardware
+from hosim.files.shipped import find_hardware
+from hosim.io import load_hardware
 from hosim.models.build import build
 
 MACHINE = "a100-80gb-sxm"

@@ -10,7 +10,8 @@ from hosim.analysis.liveness import static_peak
 from hosim.cache_plan import Plan
 from hosim.costmodel.op_time import op_durations
 from hosim.engine import replay
-from hosim.io import find_hardware, load_hardware
+from hosim.files.shipped import find_hardware
+from hosim.io import load_hardware
 from hosim.models.build import build
 
 ROWS = published(("prefill", "decode")) if FILE.is_file() else []

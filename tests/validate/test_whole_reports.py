@@ -15,7 +15,7 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.kineto import parse_kineto
 from hosim.importers.kineto_events import DeviceOp
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.io import hardware_from_dict
 from hosim.validate.calibrated_profile import calibrated_profile
 from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, copies_of

@@ -22,7 +22,8 @@ class Simulation:
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.files.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers import load_any
+from hosim.files.recognised import recognised, unexpected
 from hosim.importers.kernel_tables import read_kernel_tables
-from hosim.io import load_hardware, load_plan
-from hosim.io.recognised import recognised, unexpected
+from hosim.io import load_any, load_hardware, load_plan
 from hosim.validate.validation import validate
 
 NOTEBOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4}).encode()

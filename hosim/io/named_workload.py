@@ -9,12 +9,11 @@ import os
 from difflib import get_close_matches
 
 from hosim.errors import InputError
+from hosim.files.shipped import find_workload, is_path, workloads
 from hosim.graph import Graph
-from hosim.importers import load_any
 from hosim.importers.model_config import name_of
 from hosim.importers.model_names import builder_parameters
-from hosim.io import find_workload
-from hosim.io.shipped import is_path, workloads
+from hosim.io.any_format import load_any
 
 
 def load_named(text: str) -> Graph:

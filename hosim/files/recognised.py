@@ -9,12 +9,10 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from hosim.errors import InputError
-
-_HOSIM = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
+from hosim.files.sources import format_of_source, read_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +132,6 @@ _OWN = {
 }
 
 
-def hosim_kind(head: bytes, name: str = "") -> str | None:
-    """The kind of a file of hosim that begins like this, such as ``workload``; ``None`` for a file of another program.
-
-    A document that shows one, by its ``name``, is none.
-    """
-    match = None if head.startswith(b"PK") or name.endswith((".md", ".rst", ".ipynb")) else _HOSIM.search(head)
-    return match[1].decode() if match else None
-
-
 def of_events(events: Iterable[object]) -> Seeming | None:
     """What a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's profiler on a CUDA or HIP device."""
     for event in events:
@@ -175,16 +164,15 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
 
 def recognised(source: str) -> Seeming | None:
     """What the file or folder ``source`` seems to be, what hosim can read included; ``None`` if nobody knows."""
-    importers = import_module("hosim.importers")  # by name: importers import this room
     try:
-        found = importers.read_source(Path(source))
+        found = read_source(Path(source))
     except InputError:
         return None
     own = _OWN.get(found.hosim_kind or "")
     if own is not None:
         return own
     inside = None if os.path.isdir(source) else seeming(found.head)
-    form = next((form.title for form in importers.FORMATS if form.recognises(found)), None) if inside is None else None
+    form = format_of_source(found) if inside is None else None
     if form is not None:
         return Seeming(f"a model or recording ({form})", "give it where a WORKLOAD belongs")
     return inside or (None if os.path.isdir(source) else seeming(found.head, source))

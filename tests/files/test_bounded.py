@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from hosim.collector import no_collection, rare_collection
 from hosim.errors import InputError
-from hosim.importers import load_any
-from hosim.io import bounded, load_workload
+from hosim.files import bounded
+from hosim.files.csv_text import csv_rows
+from hosim.io import load_any, load_workload
 from hosim.io.cases_file import read_toml
-from hosim.io.csv_text import csv_rows
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.io.reading import did_you_mean, name_of_file
+from hosim.files.reading import did_you_mean, name_of_file
 from hosim.plain_text import one_line
 
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from hosim.errors import InputError
-from hosim.io.bounded import check_digits
+from hosim.files.bounded import check_digits
 from hosim.limits import limit, refusal, within
 
 _QUOTE = "'"

@@ -11,7 +11,9 @@ import pytest
 import hosim.io
 from hosim.costmodel.peaks import peak_for
 from hosim.errors import InputError
-from hosim.io import find_hardware, find_workload, hardware_from_dict, hardware_to_dict, load_hardware, load_workload, reading, shipped
+from hosim.files import reading, shipped
+from hosim.files.shipped import find_hardware, find_workload
+from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware, load_workload
 from hosim.units import parse_rate, parse_size
 
 PROFILES = (
@@ -209,7 +211,7 @@ def test_every_public_name_is_there():
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
-    code = "import sys, hosim, hosim.io, hosim.io.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
+    code = "import sys, hosim, hosim.io, hosim.files.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

@@ -16,10 +16,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
+from hosim.files.reading import did_you_mean
 from hosim.graph import Graph
 from hosim.importers.torch_export import import_exported, require_torch
 from hosim.importers.torch_model import exported
-from hosim.io.reading import did_you_mean
 from hosim.limits import limit, refusal, within
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import SURROGATE, check_json, check_lines, read_bytes
-from hosim.io.recognised import unexpected
+from hosim.files.bounded import SURROGATE, check_json, check_lines, read_bytes
+from hosim.files.recognised import unexpected
 from hosim.limits import refusal
 from hosim.plain_text import shown
 
@@ -117,7 +117,7 @@ def parse(text: str, source: str, *, constants: bool = False) -> object:
             if _HALF.search(text):
                 _check_text(data)
             return data
-        from hosim.io import yamltext
+        from hosim.files import yamltext
 
         return yamltext.load(text)
     except json.JSONDecodeError as error:
@@ -212,7 +212,7 @@ def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
     """
     target = name_of_file(path)
     if target.removesuffix(".gz").endswith((".yaml", ".yml")):
-        from hosim.io import yamltext
+        from hosim.files import yamltext
 
         try:
             content = yamltext.dump(data).encode()

@@ -3,7 +3,7 @@
 import pytest
 
 from hosim.errors import InputError
-from hosim.io import reading
+from hosim.files import reading
 
 
 @pytest.mark.parametrize(
