@@ -20,48 +20,54 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim import policies as policies
-    from hosim.api.inputs import load
-    from hosim.api.many_runs import compare, diff, robustness, sweep
-    from hosim.api.one_plan import blame, explain, plan, replay
-    from hosim.api.pipeline_stages import plan_stages, replay_stages
-    from hosim.api.plotting import plot
-    from hosim.api.searches import fit, frontier
-    from hosim.api.serving_frontier import serve_frontier
-    from hosim.api.serving_run import serve
-    from hosim.api.serving_studies import serve_fit, serve_sweep
+    from hosim.api import (
+        blame,
+        compare,
+        diff,
+        explain,
+        fit,
+        frontier,
+        load,
+        plan,
+        plan_stages,
+        plot,
+        replay,
+        replay_stages,
+        robustness,
+        serve,
+        serve_fit,
+        serve_frontier,
+        serve_sweep,
+        sweep,
+    )
     from hosim.cache_plan import CacheOp, Plan
     from hosim.errors import ExecutionError, GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
-    from hosim.files.shipped import find_hardware, find_workload
     from hosim.gpu.own_step import record
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
     from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
-    from hosim.lower.offload import offload
+    from hosim.lower import offload
     from hosim.result import Result
+    from hosim.shipped import find_hardware, find_workload
     from hosim.stages import StagesResult
     from hosim.version import __version__
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "api.inputs": "load",
-            "api.many_runs": "compare diff robustness sweep",
-            "api.one_plan": "blame explain plan replay",
-            "api.pipeline_stages": "plan_stages replay_stages",
-            "api.plotting": "plot",
-            "api.searches": "fit frontier",
-            "api.serving_frontier": "serve_frontier",
-            "api.serving_run": "serve",
-            "api.serving_studies": "serve_fit serve_sweep",
+            "api": (
+                "blame compare diff explain fit frontier load plan plan_stages plot replay replay_stages robustness "
+                "serve serve_fit serve_frontier serve_sweep sweep"
+            ),
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError InputError PlanError UnitError",
-            "files.shipped": "find_hardware find_workload",
             "gpu.own_step": "record",
             "graph": "Graph GraphBuilder Op Tensor",
             "hardware": "Hardware",
             "io": "load_hardware load_plan load_workload save_plan save_workload",
-            "lower.offload": "offload",
+            "lower": "offload",
             "result": "Result",
+            "shipped": "find_hardware find_workload",
             "stages": "StagesResult",
             "version": "__version__",
         },
@@ -118,7 +124,7 @@ __all__ = [
 
 
 def _cell(of: object) -> str:
-    from hosim.api.study_cells import cell
+    from hosim.api import cell
 
     return cell(of)
 

@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
-from hosim.io.cases_file import load_cases
+from hosim.io.gate_files import load_cases
 from hosim.policies import registry
 
 pytestmark = pytest.mark.slow

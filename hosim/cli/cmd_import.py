@@ -31,7 +31,7 @@ def import_(source: Source, output: Output, dim: Dim = None, execution_trace: Ex
     from hosim.errors import InputError
     from hosim.io import load_any, save_workload
     from hosim.notes import notes
-    from hosim.report.listings import workload_line
+    from hosim.report.listed import workload_line
 
     sizes = dict(map(_size, dim or ()))
     if execution_trace is not None:

@@ -13,7 +13,7 @@ from math import ceil, exp, floor, sqrt
 
 from hosim.costmodel.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.time_spread import StreamSpread, stream_spreads
-from hosim.costmodel.transfer_time import is_pageable
+from hosim.costmodel.transfers import is_pageable
 from hosim.expert_routing import draw_spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware

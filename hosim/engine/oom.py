@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.analysis.canonical import canonical_places
+from hosim.analysis import canonical_places
 from hosim.engine.channels import Chunk, IssuedTransfer
 from hosim.engine.device import DeviceReplay
 from hosim.engine.stream import Stream

@@ -15,11 +15,10 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
-from hosim.analysis.pipeline_bubble import bubbles
-from hosim.analysis.stage_messages import StageExchange, exchanges
+from hosim.analysis import StageExchange, bubbles, exchanges
 from hosim.cache_plan import AT_START, Plan
 from hosim.collector import no_collection
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel import copies_compete, with_memories
 from hosim.engine import oom, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.channels import build_channels
@@ -86,7 +85,7 @@ def replay(
     allocator or account.
 
     >>> from hosim.graph import GraphBuilder
-    >>> from hosim.files.shipped import find_hardware
+    >>> from hosim.shipped import find_hardware
     >>> from hosim.io import load_hardware
     >>> from hosim.cache_plan import CacheOp
     >>> b = GraphBuilder("toy")

@@ -19,7 +19,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.files.bounded import SURROGATE, check_json, check_lines, read_bytes
-from hosim.files.recognised import unexpected
+from hosim.files.formats import unexpected
 from hosim.limits import refusal
 from hosim.plain_text import shown
 

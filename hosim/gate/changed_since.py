@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.files import shipped
+from hosim import shipped
 from hosim.gate.record import REQUESTS, SHIPPED, SOURCE, Record
 
 

@@ -77,7 +77,7 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
 
 def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by name). Raises :class:`InputError`."""
-    from hosim.importers.torch_export import import_exported, require_torch
+    from hosim.importers.torch_programs import import_exported, require_torch
 
     require_torch()
     import torch

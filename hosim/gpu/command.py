@@ -27,8 +27,7 @@ from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun, record_run
 from hosim.gpu.summary_table import table, write_summary
 from hosim.new_processes import safe_path
-from hosim.validate.kit_files import FORMAT, read_json
-from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
+from hosim.validate.kit import FORMAT, SCHEMES, SMALLEST_OFFLOAD, read_json
 
 _MODES = ("prefill", "train")
 _PARTS = ("bandwidth", "kernels", "schemes", "steps")

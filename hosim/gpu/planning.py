@@ -20,9 +20,9 @@ from hosim.gpu.progress_lines import say
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_workload, plan_to_dict, save_plan
-from hosim.lower.offload import Replayed, planned, rule_of
+from hosim.lower import Replayed, planned, rule_of
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
-from hosim.validate.kit_files import FORMAT, kit_run, measured_device, read_json, whole
+from hosim.validate.kit import FORMAT, kit_run, measured_device, read_json, whole
 
 
 def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mapping[str, Any], attempts: Attempts) -> None:

@@ -7,42 +7,52 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.activation_trace import import_hyper_parallel
+    from hosim.importers.activation_trace import ActivationTrace, TracedOp, graph_of, import_hyper_parallel, read_document
+    from hosim.importers.cache_nodes import detach, initial, is_cache_node, prefetch, ready, store
     from hosim.importers.chakra import import_chakra
     from hosim.importers.g10_config import import_g10
     from hosim.importers.inductor import import_inductor
-    from hosim.importers.kineto_workload import import_kineto
     from hosim.importers.mindir import import_mindir
-    from hosim.importers.model_config import import_model_config
+    from hosim.importers.model_config import import_model_config, name_of
+    from hosim.importers.model_names import builder_parameters
     from hosim.importers.onnx_graph import import_onnx
-    from hosim.importers.torch_export import import_pt2
-    from hosim.importers.torch_trace import import_torch_trace
+    from hosim.importers.op_kinds import op_kind
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "activation_trace": "import_hyper_parallel",
+            "activation_trace": "ActivationTrace TracedOp graph_of import_hyper_parallel read_document",
+            "cache_nodes": "detach initial is_cache_node prefetch ready store",
             "chakra": "import_chakra",
             "g10_config": "import_g10",
             "inductor": "import_inductor",
-            "kineto_workload": "import_kineto",
             "mindir": "import_mindir",
-            "model_config": "import_model_config",
+            "model_config": "import_model_config name_of",
+            "model_names": "builder_parameters",
             "onnx_graph": "import_onnx",
-            "torch_export": "import_pt2",
-            "torch_trace": "import_torch_trace",
+            "op_kinds": "op_kind",
         },
     )
 
 __all__ = [
+    "ActivationTrace",
+    "TracedOp",
+    "builder_parameters",
+    "detach",
+    "graph_of",
     "import_chakra",
     "import_g10",
     "import_hyper_parallel",
     "import_inductor",
-    "import_kineto",
     "import_mindir",
     "import_model_config",
     "import_onnx",
-    "import_pt2",
-    "import_torch_trace",
+    "initial",
+    "is_cache_node",
+    "name_of",
+    "op_kind",
+    "prefetch",
+    "read_document",
+    "ready",
+    "store",
 ]

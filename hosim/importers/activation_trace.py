@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files.bounded import read_json
+from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 

@@ -24,12 +24,12 @@ from struct import unpack
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files import wire
-from hosim.files.bounded import read_bytes, read_head, read_json
+from hosim.files import read_bytes, read_head, read_json
+from hosim.files.formats import wire
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
 from hosim.importers.op_kinds import op_kind
-from hosim.importers.traced_tensors import Storages, TracedTensor
+from hosim.importers.torch_programs import Storages, TracedTensor
 from hosim.notes import ASSUMED, MISSING
 from hosim.plain_text import counted
 

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.files.bounded import read_bytes
+from hosim.files import read_bytes
 from hosim.graph import Graph, GraphBuilder
 from hosim.limits import within
 from hosim.measured_on import MEASURED_ON

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import GraphError, InputError
-from hosim.files.bounded import read_json
+from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.unknown_ops import UNKNOWN_OPS
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files import wire
+from hosim.files.formats import wire
 from hosim.importers.static_tensors import ELEMENTS
 
 _DTYPES = {

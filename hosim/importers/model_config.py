@@ -13,15 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files import reading
-from hosim.files.bounded import read_head
+from hosim.files import content, read_head
 from hosim.graph import Graph
 from hosim.importers.checkpoint_folder import beside
 from hosim.importers.gguf_config import config_of_gguf
 from hosim.importers.gguf_header import is_gguf
-from hosim.models.build import build
-from hosim.models.config_json import sizes_of
-from hosim.models.weight_bytes import INDEX
+from hosim.models import INDEX, build, sizes_of
 from hosim.plain_text import shown
 
 
@@ -41,7 +38,7 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     source = _file(path)
     if is_gguf(read_head(source)):
         return config_of_gguf(source)
-    config = reading.content(source, constants=True)
+    config = content(source, constants=True)
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError("expected a config.json of transformers, which has a model_type", source=source)
     folder, name = os.path.split(source)

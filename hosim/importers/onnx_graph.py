@@ -6,7 +6,8 @@ The mapping:
   part of its name is ``experts``), else ``buffer``. Weights are never read and may lie in a file that is not there. ONNX does not tell
   parameters from what torch calls buffers, such as a batch norm's running mean.
 - Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and arithmetic on them is not an op.
-- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in :mod:`hosim.importers.torch_export`.
+- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in
+:mod:`hosim.importers.torch_programs.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
 - Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`, and for operators of onnxruntime
   (``com.microsoft``) those of :mod:`hosim.importers.onnx_contrib`; an op without FLOP is bound by the bytes it moves. Operators of anybody
@@ -25,8 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.files import wire
-from hosim.files.bounded import mapped
+from hosim.files import mapped
+from hosim.files.formats import WireError
 from hosim.graph import Graph
 
 __all__ = ["import_onnx"]
@@ -47,7 +48,7 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
         with mapped(source) as content:
             model = without_weights(content)
         return walk(model, Path(path).name.split(".")[0], dims or {})
-    except wire.WireError:
+    except WireError:
         raise InputError("damaged or cut off; expected protobuf of ONNX, export it again", source=source) from None
     except InputError as error:
         # a damaged name may hold anything

@@ -1,6 +1,6 @@
 """Graphs of any format. :func:`load_any` tells formats apart by the contents of a file.
 
-An importer is a line of :data:`_LOADERS`, for a title of :data:`hosim.files.sources.FORMATS`. Its module is imported when needed.
+An importer is a line of :data:`_LOADERS`, for a title of :data:`hosim.files.formats.sources.FORMATS`. Its module is imported when needed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from pathlib import Path
 
 from hosim import importers
 from hosim.errors import GraphError, InputError
-from hosim.files.bounded import check_names
-from hosim.files.reading import content
-from hosim.files.recognised import recognised, seeming
-from hosim.files.sources import FORMATS, format_of_source, read_source
+from hosim.files import check_names, content
+from hosim.files.formats import FORMATS, format_of_source, read_source, recognised, seeming
 from hosim.graph import Graph
+from hosim.importers import recordings, torch_programs
 from hosim.io.spec import import_spec
 from hosim.io.workload_file import load_workload
 
 _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
-    "torch.export program (.pt2)": lambda path, dims: importers.import_pt2(path, dims),
+    "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
     "ONNX model": lambda path, dims: importers.import_onnx(path, dims),
 }
 """What loads the formats whose models have free dimensions: it takes the path, and their sizes by name."""
@@ -29,8 +28,8 @@ _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "workload (hosim.workload/1)": load_workload,
     "spec (hosim.spec/1)": import_spec,
     "G10 folder": lambda path: importers.import_g10(path),
-    "PyTorch profile (Kineto)": lambda path: importers.import_kineto(path),
-    "PyTorch execution trace": lambda path: importers.import_torch_trace(path),
+    "PyTorch profile (Kineto)": lambda path: recordings.import_kineto(path),
+    "PyTorch execution trace": lambda path: torch_programs.import_torch_trace(path),
     "Chakra trace": lambda path: importers.import_chakra(path),
     "inductor graph": lambda path: importers.import_inductor(path),
     "hyper-parallel trace": lambda path: importers.import_hyper_parallel(path),

@@ -9,11 +9,10 @@ import os
 from difflib import get_close_matches
 
 from hosim.errors import InputError
-from hosim.files.shipped import find_workload, is_path, workloads
 from hosim.graph import Graph
-from hosim.importers.model_config import name_of
-from hosim.importers.model_names import builder_parameters
+from hosim.importers import builder_parameters, name_of
 from hosim.io.any_format import load_any
+from hosim.shipped import find_workload, is_path, workloads
 
 
 def load_named(text: str) -> Graph:
@@ -31,7 +30,7 @@ def load_named(text: str) -> Graph:
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
             return _built(text)
-        from hosim.models.presets import PRESETS
+        from hosim.models import PRESETS
 
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
         if near and near[0] in PRESETS:
@@ -45,13 +44,13 @@ def load_named(text: str) -> Graph:
 
 def names_model(text: str) -> bool:
     """Whether ``text`` is the name of a model, with or without parameters, and of no file."""
-    from hosim.models.presets import PRESETS
+    from hosim.models import PRESETS
 
     return not is_path(text) and text.partition(":")[0] in PRESETS
 
 
 def _built(text: str) -> Graph:
-    from hosim.models.build import build
+    from hosim.models import build
 
     parameters = builder_parameters(text)
     try:

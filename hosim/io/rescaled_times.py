@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hosim.costmodel.rescaled import rescaled_from
+from hosim.costmodel import rescaled_from
 from hosim.errors import InputError
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.hardware_file import load_hardware
 from hosim.measured_on import is_for, measured_on, profile_of
+from hosim.shipped import find_hardware
 
 
 def rescaled(graph: Graph, hardware: Hardware) -> Graph:

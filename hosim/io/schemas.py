@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files.reading import KINDS, format_of, unknown_name
+from hosim.files import KINDS, format_of, unknown_name
 from hosim.io.validators import Format
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -16,10 +16,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.files.reading import did_you_mean
+from hosim.files import did_you_mean
 from hosim.graph import Graph
-from hosim.importers.torch_export import import_exported, require_torch
-from hosim.importers.torch_model import exported
+from hosim.importers.torch_programs import exported, import_exported, require_torch
 from hosim.limits import limit, refusal, within
 
 if TYPE_CHECKING:
@@ -73,8 +72,8 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _built(spec: Mapping[str, Any], source: str) -> Graph:
-    from hosim.importers.model_names import builder_parameters
-    from hosim.models.build import build
+    from hosim.importers import builder_parameters
+    from hosim.models import build
 
     parameters = builder_parameters(spec["builder"], os.path.dirname(source))
     try:
@@ -84,7 +83,7 @@ def _built(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
-    from hosim.importers.torch_train import import_training
+    from hosim.importers.torch_programs import import_training
 
     model, training = spec["model"], spec.get("training", {})
     options = {key: training[key] for key in ("optimizer", "micro_batches", "autocast") if key in training}
@@ -106,7 +105,7 @@ def _require_transformers() -> None:
 
 
 def _dtype_of(name: str) -> Any:
-    from hosim.importers.torch_step import dtype_of
+    from hosim.importers.torch_programs import dtype_of
 
     return dtype_of(name)
 
@@ -129,7 +128,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     import torch
     import transformers
 
-    from hosim.importers.torch_step import default_dtype
+    from hosim.importers.torch_programs import default_dtype
 
     name = model["class"]
     try:

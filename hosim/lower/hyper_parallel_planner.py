@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hosim.errors import InfeasibleError, InputError
-from hosim.files.reading import write
-from hosim.importers.activation_trace import read_document
+from hosim.files import write
+from hosim.importers import read_document
 from hosim.lower.later_step import LaterStep
 from hosim.lower.residency_schedule import AHEAD, DEVICE, HOST_BYTES, Action, Planned, hardware_of, plan_of, plan_trace
 from hosim.policies import policy_named

@@ -16,7 +16,7 @@ from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.models.gguf_names import gguf_names
+from hosim.models import gguf_names
 from hosim.plain_text import counted
 from hosim.policies import layer_of_ops, layers_with_experts, policy_named
 from hosim.result import Result

@@ -24,7 +24,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies import policy_named
 from hosim.result import Result
-from hosim.schedule.lower_tiers import nearest_tiers
+from hosim.schedule.tiers_below import nearest_tiers
 
 __all__ = ["STRATEGIES", "Setting", "Tried", "auto_offload", "environment", "export_to_dict", "search"]
 

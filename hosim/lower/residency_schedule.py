@@ -18,7 +18,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.importers.activation_trace import ActivationTrace, TracedOp, graph_of
+from hosim.importers import ActivationTrace, TracedOp, graph_of
 from hosim.policies import policy_named
 from hosim.result import Result
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import WEIGHTS, layers_of, visits
 from hosim.serving.block_gate import is_gate

@@ -11,7 +11,7 @@ from hosim.hardware import Hardware
 from hosim.policies import Policy
 from hosim.serving.kv_setup import KvSetup, engines_per_host
 from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration
 from hosim.serving.weight_layers import weight_layers
 from hosim.serving.weight_program import weight_program

@@ -12,9 +12,9 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies import policy_names
 from hosim.result import Result
+from hosim.study.asked import AnyPolicy, as_choice, parse_choice
 from hosim.study.diff import Side
-from hosim.study.policy_choice import AnyPolicy, as_choice, parse_choice
-from hosim.study.run_policy import check, make_plan
+from hosim.study.runs import check, make_plan
 
 
 def side_of(
@@ -51,8 +51,8 @@ def side_of(
 
 
 def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
-    from hosim.files.reading import content
-    from hosim.files.recognised import unexpected
+    from hosim.files import content
+    from hosim.files.formats import unexpected
     from hosim.io import check_tiers, load_plan, result_from_dict
 
     try:

@@ -5,15 +5,13 @@ A byte takes a nanosecond on a channel of 1 GB/s. ``checked`` wants the verifier
 
 import pytest
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.bounds import LowerBounds
-from hosim.analysis.verifier import verify
+from hosim.analysis import LowerBounds, bounded, verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.exact.decision_space import knows_all_starts
+from hosim.planner import knows_all_starts
 from hosim.policies import policy_named
 
 GB, LATE = 10**9, 2**62

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from hosim.analysis import needed_bytes, static_peak, verify
 from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.liveness import needed_bytes, static_peak
-from hosim.analysis.no_offload import no_offload
-from hosim.analysis.verifier import verify
+from hosim.analysis.remarks import no_offload
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
-from hosim.engine import replay
-from hosim.engine.resident_step import resident_step
+from hosim.engine import replay, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier

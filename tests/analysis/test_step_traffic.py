@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 from strategies import cases, processor_plans, several, sized
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis import bounded, free_order_bound_ns, verify
 from hosim.analysis.step_traffic import step_traffic_ns
-from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
-from hosim.costmodel.memory_traffic import with_memories
+from hosim.costmodel import op_durations, with_memories
 from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

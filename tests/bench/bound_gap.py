@@ -19,7 +19,7 @@ from instances import instance, instance_of_parts
 from optimality import percentile, read_known
 
 from hosim.analysis.bounds import homes_below, lower_bound_ns
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 
 
 def main() -> int:

@@ -6,14 +6,12 @@ from measures import cpu_seconds, least, measure
 from test_every_policy import RIVALS
 from test_every_policy import training as layers_of_ten
 
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
-from hosim.files.shipped import find_hardware
+from hosim.engine import parse_budget, replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.io import load_hardware
-from hosim.io.spec import make
+from hosim.io import load_hardware, make
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 
 def training(layers: int, larger: int = 1) -> Graph:

@@ -21,13 +21,12 @@ from measures import measure
 from random_search import search
 
 from hosim.cache_plan import Plan
-from hosim.engine.budget import parse_budget
-from hosim.files.shipped import find_hardware, find_workload
+from hosim.engine import parse_budget
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import load_any, load_hardware, load_plan, save_workload
-from hosim.io.spec import make
+from hosim.io import load_any, load_hardware, load_plan, make, save_workload
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware, find_workload
 
 MIXTRAL = {
     "model": "llama-3.1-8b",

@@ -12,15 +12,16 @@ from toy_machine import MACHINE
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import makespan_interval as intervals
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
-from hosim.costmodel.kernels.constants import FITTED, has_own_constants
+from hosim.costmodel.kernels import has_own_constants
+from hosim.costmodel.kernels.constants import FITTED
 from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.time_spread import StreamSpread, StreamTimes, pooled, stream_times
 from hosim.engine import replay
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
 from hosim.io import load_hardware, result_from_dict, result_to_dict
 from hosim.notes import notes
+from hosim.shipped import find_hardware
 from hosim.units import LARGEST
 
 _OWN, _OTHER = "fitted model", "fitted model of another machine"

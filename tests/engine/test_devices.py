@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from strategies import cases, several
 from timeline_check import check_result
 
-from hosim.analysis.canonical import canonical_places
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import canonical_places
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.io import result_to_dict, to_json

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from hosim.collector import no_collection, rare_collection
 from hosim.errors import InputError
-from hosim.files import bounded
-from hosim.files.csv_text import csv_rows
+from hosim.files import bounded, csv_rows
 from hosim.io import load_any, load_workload
-from hosim.io.cases_file import read_toml
+from hosim.io.gate_files import read_toml
 
 MIB = 1 << 20
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hosim.errors import InputError
-from hosim.files import reading
+from hosim.files import parse
 
 
 @pytest.mark.parametrize(
@@ -15,10 +15,10 @@ from hosim.files import reading
 )
 def test_half_of_a_character_is_no_text(text: str, said: str) -> None:
     with pytest.raises(InputError) as error:
-        reading.parse(text, "f")
+        parse(text, "f")
     assert str(error.value) == f"f: expected text, {said}"
 
 
 def test_both_halves_of_a_character_are_one() -> None:
-    assert reading.parse('{"a": "\\ud83d\\ude00"}', "f") == {"a": "\U0001f600"}
-    assert reading.parse('{"a": "\\\\udfff"}', "f") == {"a": "\\udfff"}  # a backslash and five letters
+    assert parse('{"a": "\\ud83d\\ude00"}', "f") == {"a": "\U0001f600"}
+    assert parse('{"a": "\\\\udfff"}', "f") == {"a": "\\udfff"}  # a backslash and five letters

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.files.recognised import recognised, unexpected
-from hosim.importers.kernel_tables import read_kernel_tables
+from hosim.files.formats import recognised, unexpected
+from hosim.importers.recordings import read_kernel_tables
 from hosim.io import load_any, load_hardware, load_plan
-from hosim.validate.validation import validate
+from hosim.validate import validate
 
 NOTEBOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4}).encode()
 SAFETENSORS = (8).to_bytes(8, "little") + b'{"w":{} }'

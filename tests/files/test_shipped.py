@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 import hosim.io
-from hosim.costmodel.peaks import peak_for
+from hosim import shipped
+from hosim.costmodel import peak_for
 from hosim.errors import InputError
-from hosim.files import reading, shipped
-from hosim.files.shipped import find_hardware, find_workload
+from hosim.files import read
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware, load_workload
+from hosim.shipped import find_hardware, find_workload
 from hosim.units import parse_rate, parse_size
 
 PROFILES = (
@@ -66,7 +67,7 @@ def test_profile(name):
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name != "toy"])
 def test_every_block_names_its_source(name):
-    data = reading.read(shipped.hardware_path(name), "hardware")
+    data = read(shipped.hardware_path(name), "hardware")
     blocks = [data, data["compute"], data["runtime"]] + [
         b for group in ("tiers", "channels", "fabrics") for b in data.get(group, {}).values()
     ]
@@ -211,7 +212,7 @@ def test_every_public_name_is_there():
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
-    code = "import sys, hosim, hosim.io, hosim.files.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
+    code = "import sys, hosim, hosim.io, hosim.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

@@ -95,7 +95,7 @@ def _hardware(data: Any, path: Path, case: Case) -> None:
 
 def _plan(data: Any, path: Path, case: Case) -> None:
     """For the workload of that name among the arguments of the command."""
-    from hosim.api.inputs import load
+    from hosim.api import load
     from hosim.errors import HosimError
     from hosim.io import load_plan, plan_to_dict
 
@@ -133,7 +133,7 @@ def _rows(path: Path, case: Case) -> None:
     """Rows of a study: the command is run again and finds all of them; a table of kernels is read."""
     content = path.read_bytes()
     if case.arguments[:1] == ("import-kernels",):
-        from hosim.importers.kernel_tables import read_kernel_tables
+        from hosim.importers.recordings import read_kernel_tables
 
         same(bool(read_kernel_tables(path)), True)
     elif case.arguments and case.arguments[0] in ("sweep", "serve-sweep", "serve-frontier") and case.streams == ("file", "file"):

@@ -16,8 +16,8 @@ from fuzz_targets import Target
 from run_fuzz import FOUND, started
 from typer import main as typer_main
 
-from hosim.files.reading import KINDS
-from hosim.files.sources import FORMATS
+from hosim.files import KINDS
+from hosim.files.formats import FORMATS
 
 NUMBER = 15
 """Inputs of a target in ``make test``."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
+from hosim.gate import check
 from hosim.gate.cases import Case, Suite
-from hosim.gate.checking import check
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware

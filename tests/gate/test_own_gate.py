@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hosim.files import shipped
-from hosim.gate import matrix_file
+from hosim import shipped
+from hosim.gate import check, matrix_file
 from hosim.gate.cases import Suite, load_suite
-from hosim.gate.checking import check
 from hosim.gate.metric_verdict import SAME
 from hosim.gate.reports import details, headline
 from hosim.policies import policy_names

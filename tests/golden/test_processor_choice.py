@@ -6,8 +6,7 @@ import pytest
 from by_hand import machine, plan, replayed, workload
 from test_processors import with_cpu
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.verifier import verify
+from hosim.analysis import bounded, verify
 from hosim.cache_plan import Plan
 from hosim.edits import Edits
 from hosim.engine import replay

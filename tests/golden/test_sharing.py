@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from by_hand import GB, machine, plan, replayed, workload
 
-from hosim.files import shipped
+from hosim import shipped
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import load_hardware
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.graph import Graph
 from hosim.io import load_any
 

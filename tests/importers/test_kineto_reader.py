@@ -11,8 +11,9 @@ import pytest
 from kineto_toys import KERNEL, call, device_op, in_the_schema_of_2021, memory, span, step, trace
 
 from hosim.errors import InputError
-from hosim.files.recognisers import is_kineto
-from hosim.importers.kineto import parse_kineto, read_kineto
+from hosim.files.formats import is_kineto
+from hosim.importers.recordings import read_kineto
+from hosim.importers.recordings.kineto import parse_kineto
 
 
 def test_what_is_where() -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.files.sources import FORMATS
+from hosim.files.formats import FORMATS
 from hosim.graph import GraphBuilder
 from hosim.io import load_any, save_workload
 

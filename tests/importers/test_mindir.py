@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wholes import wholes
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.io import load_any

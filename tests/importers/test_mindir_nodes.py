@@ -9,7 +9,7 @@ import pytest
 from mindir_toys import WRITES, attribute, constant, floats, mindir, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
-from hosim.files.recognisers import is_mindir
+from hosim.files.formats.recognisers import is_mindir
 from hosim.graph import Graph
 from hosim.importers import import_mindir
 from hosim.importers.mindir_file import Function, MindirModel, Named, Node, Shape, read_model

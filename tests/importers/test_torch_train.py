@@ -2,9 +2,9 @@
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.importers.torch_train import import_training
+from hosim.importers.torch_programs import import_training
 from hosim.io import workload_to_dict
 
 torch = pytest.importorskip("torch")

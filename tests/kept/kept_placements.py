@@ -23,7 +23,7 @@ from instances import instance
 from kept_streams import two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import HosimError
@@ -31,9 +31,8 @@ from hosim.expert_routing import realise
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import Deciding, policy_named
-from hosim.schedule.expert_cache import Fetch
-from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.order_of_uses import plan_for
+from hosim.schedule import freeze_runtime, plan_for
+from hosim.schedule.experts import Fetch
 
 COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "stall_ns", "moved_bytes", "checksum")
 SEED = 37

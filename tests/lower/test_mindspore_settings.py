@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from strategies import graphs
 from toy_machine import MACHINE
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware
-from hosim.lower import mindspore_search
-from hosim.lower.mindspore_search import Setting, Tried, auto_offload, environment, export_to_dict, search
+from hosim.lower import Tried, export_to_dict, mindspore_search, search
+from hosim.lower.mindspore_search import Setting, auto_offload, environment
 from hosim.policies import policy_named
 
 DOCUMENTED = {

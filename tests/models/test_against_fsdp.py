@@ -3,10 +3,10 @@
 import pytest
 
 from hosim.engine import replay
-from hosim.files.shipped import find_hardware
 from hosim.io import load_hardware
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 pytestmark = pytest.mark.long
 

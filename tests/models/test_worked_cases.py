@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import PREFETCH, STORE
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import policy_named
 
 GIB = 2**30

@@ -16,8 +16,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models.build import build
-from hosim.models.presets import PRESETS
+from hosim.models import PRESETS, build
 from hosim.policies import policy_named
 from hosim.result import Result
 

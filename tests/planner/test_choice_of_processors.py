@@ -7,20 +7,18 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.liveness import static_curve
-from hosim.analysis.verifier import verify
+from hosim.analysis import bounded, static_curve, verify
 from hosim.edits import Edits, Recompute, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
-from hosim.models.build import build
+from hosim.models import build
 from hosim.planner.rewrites.processor_choice import _edits, groups_of
 from hosim.planner.rewrites.reorder import eager
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 GIB = 2**30
 

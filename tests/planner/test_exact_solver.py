@@ -16,17 +16,17 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
-from hosim.analysis.bounded_result import bounded
+from hosim.analysis import bounded, verify
 from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.verifier import verify
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.exact.solver import Solution, require_solver, solve
+from hosim.planner import solve
+from hosim.planner.exact.solver import Solution, require_solver
 from hosim.policies import policy_named, policy_names
-from hosim.study.policy_choice import parse_choices
+from hosim.study.asked import parse_choices
 
 NS = 10**9
 

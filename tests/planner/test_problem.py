@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import NS, hill, machine, plateau, training
 
-from hosim.analysis.gaps import Gap
-from hosim.analysis.liveness import static_curve
+from hosim.analysis import Gap, static_curve
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.problem import analyse, check_floor, unhindered
+from hosim.planner import analyse
+from hosim.planner.hyperoffload.problem import check_floor, unhindered
 from hosim.policies import policy_named
-from hosim.schedule.lower_tiers import fastest_tiers
+from hosim.schedule.tiers_below import fastest_tiers
 
 
 def gaps_of(graph: Graph, name: str, machine_: Hardware | None = None) -> list[tuple[int, int, int, bool]]:

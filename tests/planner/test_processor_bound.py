@@ -7,7 +7,7 @@ from test_choice_of_processors import instance
 
 from hosim.analysis import bounds
 from hosim.analysis.processor_bound import processor_bound_ns
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -120,9 +120,9 @@ def test_the_bound_beside_all_choices_of_many_graphs() -> None:
 @pytest.mark.parametrize("room", [pytest.param(8, marks=pytest.mark.long), 24])
 def test_experts_of_a_mixture(room: int) -> None:
     """Eight layers of Mixtral: a plan is near the bound, which counts no fewer experts on the CPU than do not fit."""
-    from hosim.files.shipped import find_hardware
     from hosim.io import load_hardware
-    from hosim.models.build import build
+    from hosim.models import build
+    from hosim.shipped import find_hardware
 
     hardware = load_hardware(find_hardware("rtx-4090"))
     given = {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 8, "context": 128, "experts_on": "device/ddr"}

@@ -9,9 +9,9 @@ from every_plan import best_makespan
 from quick_cases import one_in
 from test_choice_of_processors import instance
 
-from hosim.analysis.bounded_result import bounded, lower_bound_ns
+from hosim.analysis import bounded, lower_bound_ns
 from hosim.cache_plan import Plan, Proof
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hosim.analysis.bounds import lower_bound_ns
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
-from hosim.files.shipped import find_hardware, find_workload
 from hosim.io import load_any, load_hardware
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware, find_workload
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,16 @@ from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import canonical, static_peak, verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget, replay
 from hosim.errors import GraphError, InfeasibleError, InputError
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
-from hosim.io import load_hardware, save_hardware, save_workload
-from hosim.io.spec import make
-from hosim.models.build import build
+from hosim.io import load_hardware, make, save_hardware, save_workload
+from hosim.models import build
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.rewrites import graph_rewrites
@@ -32,7 +27,8 @@ from hosim.planner.rewrites.reorder import reorder
 from hosim.planner.rewrites.variants import promising
 from hosim.policies import policy_named
 from hosim.policies.own.rivals import RIVALS
-from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
+from hosim.shipped import find_hardware
+from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
 
 SLOW = two_tiers(0.1)
 """A tensor of 4 B takes 40 ns each way."""
@@ -416,7 +412,7 @@ def test_export_plans_for_a_runtime_that_keeps_the_graph(where, monkeypatch):
         asked.append(choice)
         return made(graph, hardware, budget, **choice.parameters)
 
-    monkeypatch.setattr("hosim.study.run_policy.make_plan", plan)
+    monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", plan)
     shown = run("export", *where, "--mindspore", "--trials", "3", "-p", "hyperoffload:effort=0.05", "--json")
     assert shown.exit_code == 3  # none of the three settings fits: what hosim planned is looked at here
     assert [choice.parameters for choice in asked] == [{"effort": 0.05, "recompute": False, "reorder": False}]

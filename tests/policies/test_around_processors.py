@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.files.shipped import find_hardware
 from hosim.io import load_hardware
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import Policy, policy_named, policy_names
+from hosim.shipped import find_hardware
 
 STATIC = [name for name in policy_names() if not policy_named(name).runtime and name != "optimal"]
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))

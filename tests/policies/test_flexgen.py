@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from toy_machine import MACHINE
 
 from hosim.engine import replay
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_hardware
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 SMALL = build(
     "small",

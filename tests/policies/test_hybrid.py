@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import canonical, static_peak
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.expert_routing import GateDecision, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
-from hosim.models.routing_draw import generate
+from hosim.models import generate
 from hosim.policies import Deciding, policy_named
 from hosim.policies.own.hybrid import as_started
 from hosim.result import Result
-from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
-from hosim.schedule.order_of_uses import plan_for
-from hosim.study.compare import compare
-from hosim.study.policy_choice import parse_choice
+from hosim.schedule import plan_for
+from hosim.schedule.experts import Fetch, Rule, expert_table
+from hosim.schedule.experts.expert_cache import Predictor
+from hosim.study import compare
+from hosim.study.asked import parse_choice
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE

@@ -18,15 +18,14 @@ from test_laws_of_policies import renamed, shuffled
 import hosim
 from hosim import engine
 from hosim.analysis.bounds import lower_bound_ns
-from hosim.costmodel.op_time import op_durations
-from hosim.engine.resident_step import resident_step
+from hosim.costmodel import op_durations
+from hosim.engine import resident_step
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
-from hosim.study.comparands import side_of
-from hosim.study.diff import diff
+from hosim.study import diff, side_of
 
 Answer = Callable[[Graph, Hardware, int], Any]
 

@@ -12,12 +12,12 @@ from llama_layers import MIB, layers
 from typer.testing import CliRunner
 
 import hosim
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))

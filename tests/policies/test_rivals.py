@@ -7,8 +7,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner import Evaluation
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation
 from hosim.policies import policy_named
 from hosim.policies.own import hyperoffload
 from hosim.policies.own.rivals import AT_RUNTIME

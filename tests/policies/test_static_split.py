@@ -8,11 +8,11 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import policy_named
-from hosim.schedule.shares_below import tensors_below
+from hosim.schedule.tiers_below import tensors_below
 
 
 def weights(*sizes: int, kind: str = "parameter", home: str | None = None) -> Graph:

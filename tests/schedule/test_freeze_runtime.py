@@ -11,14 +11,13 @@ from strategies import cases
 
 import hosim
 from hosim import engine
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import static_peak, verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
-from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.schedule import freeze_runtime
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 ns

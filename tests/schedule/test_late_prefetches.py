@@ -11,13 +11,13 @@ from strategies import cases
 from toy_machine import GB, MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
 from hosim.policies import policy_named
 from hosim.result import IN_PROGRAM_ORDER
-from hosim.schedule.late_prefetches import late_prefetches
+from hosim.schedule import late_prefetches
 
 
 def up(tensor: int, after: int) -> CacheOp:

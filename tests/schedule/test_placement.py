@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder

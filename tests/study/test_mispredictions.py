@@ -11,9 +11,9 @@ from moe_toy import EXPERT, INSPECT
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.expert_routing import realise
-from hosim.models.routing_draw import generate
+from hosim.models import generate
 from hosim.policies import policy_named
-from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
+from hosim.study import Mispredictions, mispredictions, predicts
 
 MACHINE = moe_toy.machine()
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from published_rows import FILE, generated, generation_graph
 
-from hosim.files.shipped import find_hardware
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import make_plan, replay
+from hosim.shipped import find_hardware
+from hosim.study.asked import parse_choice
+from hosim.study.runs import make_plan, replay
 
 ROWS = generated() if FILE.is_file() else {}
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from published_rows import FILE, generated, generation_graph
 
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
-from hosim.files.shipped import find_hardware
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.models.build import build
+from hosim.models import build
 from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 pytestmark = pytest.mark.skipif(not FILE.is_file(), reason=f"no {FILE}")
 

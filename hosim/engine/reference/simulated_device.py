@@ -11,10 +11,8 @@ from typing import Any
 import simpy
 
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
-from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import copy_uses
+from hosim.costmodel import copy_uses, op_durations
+from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.reference.cache_op_queues import Transfers
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, RunningOp, Steps

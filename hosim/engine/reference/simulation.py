@@ -6,8 +6,8 @@ Start here to read how a replay works. Nothing is taken for speed: everything is
 from __future__ import annotations
 
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel import copies_compete, with_memories
+from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
 from hosim.engine.reference.simulated_device import Shared, SimulatedDevice
 from hosim.engine.reference.storage import Account
@@ -22,7 +22,7 @@ class Simulation:
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
-    >>> from hosim.files.shipped import find_hardware
+    >>> from hosim.shipped import find_hardware
     >>> from hosim.io import load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from hosim.costmodel.transfer_time import pin_ns
+from hosim.costmodel.transfers import pin_ns
 from hosim.engine.reference.fluid import Nanoseconds
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH
-from hosim.engine.compiled_graph import DIES, compile_graph
+from hosim.engine import DIES, compile_graph
 from hosim.planner.hyperoffload.choices import TensorChoice, initial_tiers, place
 from hosim.planner.hyperoffload.problem import Problem
 

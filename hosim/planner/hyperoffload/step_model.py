@@ -6,9 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hosim.analysis.happens_before import HappensBefore
-from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, copy_uses, machine_of_copies
-from hosim.engine.compiled_graph import compile_graph
+from hosim.analysis import HappensBefore
+from hosim.costmodel import MemoryUse, copies_compete, copy_uses, machine_of_copies
+from hosim.engine import compile_graph
 from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.hyperoffload.simulated_moves import SimulatedMoves
 from hosim.planner.hyperoffload.simulator_state import NEVER, ORDER, RunState

@@ -17,15 +17,11 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choices import insert
-from hosim.planner.hyperoffload.choices_of_plan import choices_of
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.soonest_end import moving_ns
+from hosim.planner import analyse, choices_of, insert, moving_ns
 from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
-from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.lower_tiers import nearest_tiers
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import freeze_runtime
+from hosim.schedule.tiers_below import FASTEST, nearest_tiers, read_placement
 
 _BY_NAME = {policy.name: policy for policy in RULES_OF_THUMB}
 
