@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -33,12 +32,12 @@ def lazy_names(room: str, names_in: Mapping[str, str], packages: str = "") -> tu
             if not (name in home and isinstance(value, ModuleType)):
                 super().__setattr__(name, value)
 
-    def get(name: str) -> Any:
+    def get(name: str) -> Any:  # by __import__: what watches imports hears of it, as of an import statement
         if name in packages.split():
-            return import_module(f"{room}.{name}")
+            return __import__(f"{room}.{name}", fromlist=(name,))
         if name not in home:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(import_module(home[name]), name)
+        return getattr(__import__(home[name], fromlist=(name,)), name)
 
     sys.modules[room].__class__ = Facade
     return get, lambda: sorted([*home, *packages.split()])

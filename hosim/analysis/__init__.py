@@ -8,8 +8,8 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.any_processor import durations_by_processor
-    from hosim.analysis.bounded_result import bounded, lower_bound_ns
-    from hosim.analysis.bounds import LowerBounds
+    from hosim.analysis.bounded_result import bound_of_result_ns, bounded
+    from hosim.analysis.bounds import LowerBounds, lower_bound_ns
     from hosim.analysis.canonical import ascend, canonical, canonical_places, digest, graph_fingerprint, inverse, plan_fingerprint
     from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.finding import Finding
@@ -25,8 +25,8 @@ else:
         __name__,
         {
             "any_processor": "durations_by_processor",
-            "bounded_result": "bounded lower_bound_ns",
-            "bounds": "LowerBounds",
+            "bounded_result": "bound_of_result_ns bounded",
+            "bounds": "LowerBounds lower_bound_ns",
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse plan_fingerprint",
             "edited_curve": "Numbers edited_curve",
             "finding": "Finding",
@@ -49,6 +49,7 @@ __all__ = [
     "Numbers",
     "StageExchange",
     "ascend",
+    "bound_of_result_ns",
     "bounded",
     "bubbles",
     "canonical",

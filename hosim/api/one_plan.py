@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hosim import engine
-from hosim.analysis import lower_bound_ns, verify
+from hosim.analysis import bound_of_result_ns, verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
 from hosim.cache_plan import Plan
@@ -195,7 +195,7 @@ def replay(
     )
     result = replace(result, ideal_ns=resident_step(plan.workload, profile).makespan_ns, replayed=(plan, profile))
     return result.bounded_by(
-        lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
+        lambda: bound_of_result_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )
 
 

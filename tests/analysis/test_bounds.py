@@ -15,7 +15,8 @@ from instances import instance, instance_of_parts
 from strategies import cases, several
 
 import hosim
-from hosim.analysis.bounds import homes_below, lower_bound_ns
+from hosim.analysis import lower_bound_ns
+from hosim.analysis.bounds import homes_below
 from hosim.analysis.critical_path import critical_path
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel import op_durations

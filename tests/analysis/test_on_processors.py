@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.analysis import needed_bytes, static_peak, verify
-from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis import lower_bound_ns, needed_bytes, static_peak, verify
 from hosim.analysis.remarks import no_offload
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized, wild_plans
 from timeline_check import check_result
 
-from hosim.analysis import static_peak, verify
-from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis import lower_bound_ns, static_peak, verify
 from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay

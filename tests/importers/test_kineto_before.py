@@ -9,7 +9,7 @@ from hosim.engine import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import parse_kineto
 from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.notes import notes
 

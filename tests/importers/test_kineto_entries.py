@@ -21,11 +21,12 @@ from hosim.importers.recordings import (
     blocks,
     blocks_of,
     device_of_blocks,
+    parse_kineto,
     program_order,
     read_kineto,
     waits,
 )
-from hosim.importers.recordings.kineto import call_role, parse_kineto
+from hosim.importers.recordings.kineto import call_role
 from hosim.importers.recordings.kineto_blocks import Blocks
 from hosim.importers.recordings.kineto_events import SyncRecord
 from hosim.importers.recordings.kineto_waits import BEFORE_RECORDING

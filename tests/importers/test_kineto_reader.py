@@ -12,8 +12,7 @@ from kineto_toys import KERNEL, call, device_op, in_the_schema_of_2021, memory, 
 
 from hosim.errors import InputError
 from hosim.files.formats import is_kineto
-from hosim.importers.recordings import read_kineto
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import parse_kineto, read_kineto
 
 
 def test_what_is_where() -> None:

@@ -17,7 +17,7 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import parse_kineto
 from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.io import load_any, load_workload, save_workload
 from hosim.validate.structural_replay import structural_replay

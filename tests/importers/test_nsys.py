@@ -12,8 +12,7 @@ from make_nsys import Export
 
 from hosim.errors import InputError
 from hosim.files.formats import is_nsys
-from hosim.importers.recordings import DeviceInfo, DeviceOp, HostCall, read_kineto, read_nsys
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import DeviceInfo, DeviceOp, HostCall, parse_kineto, read_kineto, read_nsys
 from hosim.importers.recordings.kineto_events import SyncRecord
 from hosim.importers.recordings.sqlite_tables import plain_tables
 from hosim.validate import Measurements, calibrate, validate

@@ -16,8 +16,7 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
-from hosim.analysis import bounded, verify
-from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis import bounded, lower_bound_ns, verify
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

@@ -9,7 +9,7 @@ from every_plan import best_makespan
 from quick_cases import one_in
 from test_choice_of_processors import instance
 
-from hosim.analysis import bounded, lower_bound_ns
+from hosim.analysis import bound_of_result_ns, bounded
 from hosim.cache_plan import Plan, Proof
 from hosim.costmodel import op_durations
 from hosim.edits import on_processors
@@ -164,7 +164,7 @@ def test_a_proof_holds_for_its_workload_machine_and_budget_alone() -> None:
     result = replay(plan, hardware)
 
     def bound(plan: Plan, hardware: Hardware, budget: int | None, **more: bool) -> int | None:
-        return lower_bound_ns(result, plan, hardware, budget, **more)
+        return bound_of_result_ns(result, plan, hardware, budget, **more)
 
     assert bound(proved, hardware, None) == bound(proved, hardware, 200) == 1000
     others = [(hardware, 90, {}), (machine(100, up=2), None, {}), (hardware, None, {"repeats": False})]

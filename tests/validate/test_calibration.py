@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
-from hosim.importers.recordings import DeviceInfo, KinetoTrace
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 from hosim.shipped import find_hardware, hardware
 from hosim.validate import Measurements, base_with_figures, calibrate, calibrated_profile, likely_base, read_measurements

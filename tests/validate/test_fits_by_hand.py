@@ -12,8 +12,7 @@ from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.recordings import DeviceOp, KinetoTrace
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto
 from hosim.validate import Measurements, calibrate, calibrated_profile, likely_base
 from hosim.validate.calibrated_profile import host_channel
 from hosim.validate.calibration import Calibration

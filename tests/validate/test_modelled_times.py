@@ -13,8 +13,7 @@ from hosim.costmodel import op_durations
 from hosim.costmodel.kernels import kernel_us
 from hosim.files import read, write
 from hosim.hardware import Hardware
-from hosim.importers.recordings import KinetoTrace
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, load_hardware
 from hosim.shipped import find_hardware
 from hosim.validate import Measurements, calibrate, calibrated_profile, modelled

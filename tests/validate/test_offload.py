@@ -11,7 +11,7 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import parse_kineto
 from hosim.validate import validate_schemes
 from hosim.validate.kit import SCHEMES, BandwidthSweep, bandwidth_sweep
 from hosim.validate.kit.kit_files import SweptCopies

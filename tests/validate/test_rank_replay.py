@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import KinetoTrace, parse_kineto
 from hosim.importers.recordings.kineto_events import Collective
 from hosim.validate import replay_ranks
 

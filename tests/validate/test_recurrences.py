@@ -8,8 +8,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace, program_order, waits
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import KinetoTrace, parse_kineto, program_order, waits
 from hosim.validate import refuse_damage
 from hosim.validate.filling import kernels_wait_for_room
 from hosim.validate.recurrences import recurring_structure

@@ -11,8 +11,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.gate.explained import assert_explained
-from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order, read_kineto, waits
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, program_order, read_kineto, waits
 from hosim.report.of_studies import rival_rows
 from hosim.report.of_studies.validation_table import verdict_lines
 from hosim.validate import Validation, complaint, validation_to_dict

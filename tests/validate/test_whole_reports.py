@@ -13,8 +13,7 @@ from kineto_toys import step
 
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import DeviceOp
-from hosim.importers.recordings.kineto import parse_kineto
+from hosim.importers.recordings import DeviceOp, parse_kineto
 from hosim.io import hardware_from_dict
 from hosim.validate import Measurements, Validation, calibrated_profile, read_measurements, read_trace, validate, validation_to_dict
 from hosim.validate.calibration import Calibration

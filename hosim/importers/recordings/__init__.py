@@ -8,7 +8,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.importers.recordings.kernel_tables import KernelTable, measured_times, of_machine, read_kernel_tables, tables_text
-    from hosim.importers.recordings.kineto import read_kineto
+    from hosim.importers.recordings.kineto import parse_kineto, read_kineto
     from hosim.importers.recordings.kineto_before import ended_before
     from hosim.importers.recordings.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
     from hosim.importers.recordings.kineto_events import MODULE, CpuOp, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent
@@ -29,7 +29,7 @@ else:
         __name__,
         {
             "kernel_tables": "KernelTable measured_times of_machine read_kernel_tables tables_text",
-            "kineto": "read_kineto",
+            "kineto": "parse_kineto read_kineto",
             "kineto_before": "ended_before",
             "kineto_blocks": "RecordedBlock blocks_of device_of_blocks",
             "kineto_events": "CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE MemoryEvent",
@@ -60,6 +60,7 @@ __all__ = [
     "import_kineto",
     "measured_times",
     "of_machine",
+    "parse_kineto",
     "program_order",
     "read_kernel_tables",
     "read_kineto",
