@@ -27,10 +27,10 @@ from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
 
 import hosim
 from hosim.cache_plan import Plan
+from hosim.costmodel.intervals import interval, makespan_spread
 from hosim.costmodel.kernels import CLASSES, Array
 from hosim.costmodel.kernels.constants import FITTED
 from hosim.costmodel.kernels.table_lookup import TimeTable
-from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.time_spread import ATTENTION, COLLECTIVES, OTHER_MODEL, OTHERS, PRODUCTS, Spreads, StreamTimes, pooled, stream_times
 from hosim.engine import replay

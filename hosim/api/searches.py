@@ -64,7 +64,7 @@ def frontier(
 
     References
     ----------
-    :mod:`hosim.study.searches.frontier` describes the search.
+    :mod:`hosim.study.searches.frontiers` describes the search.
 
     Examples
     --------

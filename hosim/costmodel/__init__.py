@@ -9,7 +9,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.costmodel.guessed_attention import guessed_attention_line
     from hosim.costmodel.guessed_collectives import guessed_collectives, guessed_collectives_line
-    from hosim.costmodel.makespan_interval import makespan_interval
+    from hosim.costmodel.intervals import makespan_interval
     from hosim.costmodel.memory_traffic import (
         HELD_BYTES_PER_S,
         MemoryUse,
@@ -30,7 +30,7 @@ else:
         {
             "guessed_attention": "guessed_attention_line",
             "guessed_collectives": "guessed_collectives guessed_collectives_line",
-            "makespan_interval": "makespan_interval",
+            "intervals": "makespan_interval",
             "memory_traffic": "HELD_BYTES_PER_S MemoryUse copies_compete copy_uses machine_of_copies memory_uses with_memories",
             "on_the_device": "base_line base_of known_on_device on_the_device",
             "op_time": "kernel_times_of op_durations time_origins",

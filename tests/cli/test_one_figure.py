@@ -30,7 +30,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_plan, save_hardware, save_workload
-from hosim.report import page
+from hosim.report import page_parts as page
 from hosim.result import Result
 from hosim.study.asked import as_integer, parse_choice
 from hosim.study.runs import check, make_plan, replay

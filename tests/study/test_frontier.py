@@ -15,7 +15,7 @@ from hosim.io import save_hardware, save_workload
 from hosim.study.asked import parse_choice
 from hosim.study.runs import Question
 from hosim.study.searches import Frontier, attempt, frontier
-from hosim.study.searches import frontier as module
+from hosim.study.searches import frontiers as module
 
 
 def question(policy: str, budget: int | None = None) -> Question:

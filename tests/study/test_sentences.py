@@ -66,7 +66,7 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(question.budget_bytes)
         return result(asked[-1], None if asked[-1] < 40 else 1000 if asked[-1] < 60 else 700, asked[-1])
 
-    monkeypatch.setattr("hosim.study.searches.frontier.attempt", made)
+    monkeypatch.setattr("hosim.study.searches.frontiers.attempt", made)
     told: list[str] = []
     found = frontier(replace(QUESTION, budget=90), 3, 3, told.append)
     assert asked == [90, 32, 61, 46, 39, 42, 40, 65, 53, 57, 59]

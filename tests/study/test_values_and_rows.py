@@ -18,7 +18,7 @@ from hosim.study.prices import Price, prices
 from hosim.study.rows_of_answers import figure_columns, figures, frame, results_of, varied, varied_columns
 from hosim.study.runs import Question, pack, unplanned
 from hosim.study.searches import Frontier
-from hosim.study.searches.frontier import _contradictions, _largest_step, _smallest
+from hosim.study.searches.frontiers import _contradictions, _largest_step, _smallest
 
 QUESTION = Question(chain(2), MACHINE, parse_choice("belady"), 100)
 

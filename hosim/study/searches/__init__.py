@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hosim.study.searches.bisection import bisected, shown
     from hosim.study.searches.cost import priced
     from hosim.study.searches.fits import STEPS, Fit, Wanted, ascending, fit, fit_rows, sought
-    from hosim.study.searches.frontier import Frontier, attempt, frontier, frontier_rows
+    from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
     from hosim.study.searches.pareto import pareto
 else:
     __getattr__, __dir__ = lazy_names(
@@ -19,7 +19,7 @@ else:
             "bisection": "bisected shown",
             "cost": "priced",
             "fits": "Fit STEPS Wanted ascending fit fit_rows sought",
-            "frontier": "Frontier attempt frontier frontier_rows",
+            "frontiers": "Frontier attempt frontier frontier_rows",
             "pareto": "pareto",
         },
     )

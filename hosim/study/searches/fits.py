@@ -20,7 +20,7 @@ from hosim.study.rows_of_answers import figure_columns, figures, frame
 from hosim.study.runs import Question, bounded_attempt, check_fields, check_values, failure
 from hosim.study.same_rows import same_everywhere
 from hosim.study.searches.bisection import bisected, shown
-from hosim.study.searches.frontier import attempt
+from hosim.study.searches.frontiers import attempt
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
