@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.costmodel.collective_traffic import meeting_ranks
+from hosim.costmodel.transfers import meeting_ranks
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -64,7 +64,7 @@ def profile_of(device: str) -> str | None:
     >>> profile_of("NVIDIA H100 80GB HBM3"), profile_of("v100"), profile_of("NVIDIA GeForce RTX 2080 Ti")
     ('h100-80gb-sxm', 'v100-32gb', None)
     """
-    from hosim.io.shipped import ALIASES, hardware
+    from hosim.shipped import ALIASES, hardware
 
     shipped = hardware()
     name = ALIASES.get(device.lower(), device)
@@ -78,7 +78,7 @@ def profile_of(device: str) -> str | None:
 @lru_cache(64)
 def is_for(name: str, source: str, device: str) -> bool:
     """Whether a profile, of this name and this ``source``, is for a device: one of the two names it, or the profile of it by its name."""
-    from hosim.io.shipped import hardware
+    from hosim.shipped import hardware
 
     if name == device or name == profile_of(device) or device.lower() in source.lower():
         return True

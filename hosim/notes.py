@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hosim.costmodel.guessed_attention import guessed_attention_line
-from hosim.costmodel.guessed_collectives import guessed_collectives_line
-from hosim.costmodel.on_the_device import base_line
+from hosim.costmodel import base_line, guessed_attention_line, guessed_collectives_line
 from hosim.devices_of_graph import other_devices_line
 from hosim.expert_routing import META as ROUTING
 from hosim.expert_routing import draw_spread_of

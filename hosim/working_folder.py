@@ -3,8 +3,6 @@
 import os
 import sys
 
-import hosim
-
 
 def look_for_no_modules_there() -> None:
     """For the first line of a program: a ``joblib.py`` in the folder is not taken for joblib, unless hosim itself lies there.
@@ -15,5 +13,5 @@ def look_for_no_modules_there() -> None:
         here = os.getcwd()
     except OSError:  # it has gone
         return
-    if sys.path and sys.path[0] in ("", here) and os.path.dirname(os.path.dirname(hosim.__file__)) != here:
+    if sys.path and sys.path[0] in ("", here) and os.path.dirname(os.path.dirname(__file__)) != here:
         del sys.path[0]

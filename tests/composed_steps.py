@@ -8,15 +8,14 @@ from typing import Any
 
 from kernel_rows import MACHINES, kernel_tables
 
-from hosim.costmodel.kernels.classes import CLASSES
+from hosim.costmodel import op_durations
+from hosim.costmodel.kernels import CLASSES, kernel_times
 from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.kernels.op_kernels import kernel_times
-from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.origins import TABLE
 from hosim.graph import Graph
 from hosim.hardware import Hardware, MeasuredTimes
 from hosim.io import hardware_from_dict
-from hosim.models.build import build
+from hosim.models import build
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from kernel_rows import held_out, kernel_tables, processor
 
 import hosim
-from hosim.costmodel.kernels.classes import CLASSES
-from hosim.costmodel.kernels.constants import CONSTANTS_OF
+from hosim.costmodel.kernels import CLASSES, CONSTANTS_OF
 from hosim.validate.kernel_fit import KernelFit, fit_kernel
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")

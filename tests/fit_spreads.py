@@ -27,20 +27,20 @@ from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
 
 import hosim
 from hosim.cache_plan import Plan
-from hosim.costmodel.kernels.classes import CLASSES
+from hosim.costmodel.intervals import interval, makespan_spread
+from hosim.costmodel.kernels import CLASSES, Array
 from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.kernels.processor import Array
 from hosim.costmodel.kernels.table_lookup import TimeTable
-from hosim.costmodel.makespan_interval import interval, makespan_spread
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.time_spread import ATTENTION, COLLECTIVES, OTHER_MODEL, OTHERS, PRODUCTS, Spreads, StreamTimes, pooled, stream_times
 from hosim.engine import replay
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware, MeasuredTimes
-from hosim.importers.kernel_tables import KernelTable
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
+from hosim.importers.recordings import KernelTable
+from hosim.io import load_hardware
+from hosim.models import build
 from hosim.result import Result
+from hosim.shipped import find_hardware
 from hosim.validate.kernel_fit import predicted_us
 
 FILE = Path(hosim.__file__).parent / "costmodel" / "fitted_spreads.py"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hosim.costmodel.kernels.classes import CLASSES
+from hosim.costmodel.kernels import CLASSES
 from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import hardware_from_dict

@@ -14,10 +14,9 @@ from functools import partial
 import numpy as np
 from kernel_rows import held_out, kernel_tables, processor
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES
+from hosim.costmodel.kernels import CLASSES, DTYPES, Array, Processor
 from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.kernels.processor import Array, Processor
-from hosim.importers.kernel_tables import KernelTable
+from hosim.importers.recordings import KernelTable
 from hosim.validate.kernel_fit import KernelErrors, predicted_us, summary
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")

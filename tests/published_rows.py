@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim.graph import Graph
-from hosim.models.build import build
+from hosim.models import build
 
 FILE = Path(__file__).parents[2] / "shared" / "data" / "published" / "published.csv"
 

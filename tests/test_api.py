@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 import hosim
-from hosim.analysis.bounded_result import bounded
+from hosim.analysis import bounded
 from hosim.engine import replay as engine_replay
-from hosim.io import find_hardware, hardware_to_dict, load_hardware, save_hardware, workload_to_dict
+from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter
-from hosim.planner.hyperoffload.explain import explain as explained
-from hosim.report import explanation
-from hosim.report.figures import image
-from hosim.report.replay_figures import replay_figure
-from hosim.report.study_figures import comparison_figure
-from hosim.study.compare import compare
-from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import make_plan
+from hosim.planner import explain as explained
+from hosim.report import image, replay_figure, to_dict
+from hosim.report.of_studies import comparison_figure
+from hosim.shipped import find_hardware
+from hosim.study import compare
+from hosim.study.asked import parse_choice
+from hosim.study.runs import make_plan
 
 NAMES = """
     CacheOp ExecutionError Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op
@@ -243,8 +242,8 @@ def test_an_explanation_prints_the_tables_of_the_command() -> None:
     assert str(why) == repr(why)
     assert len(str(why)) < len(why.text())
     assert why.text() == why.text(20)
-    assert why.as_dict() == explanation.to_dict(explained(plan, machine, 80))
-    assert why.as_dict(1) == explanation.to_dict(explained(plan, machine, 80), 1) != why.as_dict()
+    assert why.as_dict() == to_dict(explained(plan, machine, 80))
+    assert why.as_dict(1) == to_dict(explained(plan, machine, 80), 1) != why.as_dict()
     assert "within a budget of 80 B" in str(why)
     assert max(map(len, str(why).splitlines())) <= 120
     assert len(why.text(1)) < len(why.text(2))

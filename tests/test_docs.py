@@ -32,9 +32,8 @@ from doc_pages import LONG, PAGES, ROOT, Block, anchors, blocks, commands, inlin
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.io import load_hardware, load_workload
-from hosim.io.cases_file import load_cases
-from hosim.io.schemas import schema
+from hosim.io import load_hardware, load_workload, schema
+from hosim.io.gate_files import load_cases
 from hosim.policies import registry
 
 pytestmark = pytest.mark.slow

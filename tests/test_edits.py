@@ -7,14 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, edits, graphs, plans, sized
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.edited_curve import edited_curve
+from hosim.analysis import bounded, edited_curve, free_order_bound_ns, static_curve, static_peak, verify
 from hosim.analysis.edits_check import check_edits
-from hosim.analysis.free_order_bound import free_order_bound_ns
-from hosim.analysis.liveness import static_curve, static_peak
-from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import Edits, Recompute, edited, permuted
 from hosim.engine import replay
 from hosim.errors import GraphError

@@ -14,7 +14,7 @@ from hosim.errors import HosimError
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.plain_text import shown
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 
 DEEP: list[Any] = []
 for _ in range(3000):

@@ -11,7 +11,7 @@ import hosim
 from hosim.errors import HosimError
 from hosim.hardware import Channel, Compute, Fabric, Tier
 from hosim.jitter import Jitter
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 
 GOOD = [np.int64(5), np.uint8(5), np.prod(np.array([5, 1])), pd.Series([5])[0], pd.array([5], dtype="Int64")[0], np.array(5), prod((5,))]
 BAD = [nan, inf, 1.5, 2.0, True, np.True_, "5", None, [5], pd.NA, np.float64(5), Decimal(5), 5j]

@@ -13,11 +13,11 @@ from hosim.result import Result
 def bounded(
     result: Result, plan: Plan, hardware: Hardware, budget_bytes: int | None, *, repeats: bool = True, compete: bool | None = None
 ) -> Result:
-    """The result of a plan's replay with ``lower_bound_ns`` (:func:`lower_bound_ns`)."""
-    return replace(result, lower_bound_ns=lower_bound_ns(result, plan, hardware, budget_bytes, repeats=repeats, compete=compete))
+    """The result of a plan's replay with ``lower_bound_ns`` (:func:`bound_of_result_ns`)."""
+    return replace(result, lower_bound_ns=bound_of_result_ns(result, plan, hardware, budget_bytes, repeats=repeats, compete=compete))
 
 
-def lower_bound_ns(
+def bound_of_result_ns(
     result: Result, plan: Plan, hardware: Hardware, budget_bytes: int | None, *, repeats: bool = True, compete: bool | None = None
 ) -> int | None:
     """What no plan can beat, in nanoseconds; that of the result if the plan did not fit, or if times varied.

@@ -23,8 +23,7 @@ from hosim.analysis.pressure_points import Points, excess_of, points_of, tightes
 from hosim.analysis.processor_bound import processor_bound_ns
 from hosim.analysis.tensor_lives import Life, lives
 from hosim.analysis.traffic_program import Group, Times, TrafficProgram
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import machine_of_copies, op_durations
 from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware

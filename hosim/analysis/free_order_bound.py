@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from hosim.analysis.any_processor import on_any_processor
 from hosim.analysis.step_traffic import step_traffic_ns
-from hosim.costmodel.memory_traffic import machine_of_copies
+from hosim.costmodel import machine_of_copies
 from hosim.edits import why_once
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.costmodel.collective_traffic import sent_bytes
-from hosim.costmodel.memory_traffic import memory_uses
+from hosim.costmodel import memory_uses
+from hosim.costmodel.transfers import sent_bytes
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 

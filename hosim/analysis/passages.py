@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
+from hosim.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.graph import Tensor
 from hosim.hardware import Channel, Hardware
 

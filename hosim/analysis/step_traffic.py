@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.analysis.linear_program import LinearProgram, SolverStopped, Term, whole_ns
-from hosim.costmodel.transfer_time import channel_bandwidth
+from hosim.costmodel.transfers import channel_bandwidth
 from hosim.graph import Graph
 from hosim.hardware import Channel, Hardware
 

@@ -4,3 +4,72 @@
 many, :mod:`hosim.api.searches` what looks for a value, :mod:`hosim.api.plotting` what is drawn, :mod:`hosim.api.serving_run` what serves
 requests. :mod:`hosim` maps its public names to these modules and imports each one when it is first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.api.inputs import load
+    from hosim.api.many_runs import compare, diff, robustness, sweep
+    from hosim.api.one_plan import blame, explain, plan, replay
+    from hosim.api.pipeline_stages import plan_stages, replay_stages
+    from hosim.api.plotting import plot
+    from hosim.api.repeats import repeated
+    from hosim.api.searches import fit, frontier
+    from hosim.api.serving_frontier import COSTS, RATES, serve_frontier
+    from hosim.api.serving_points import FIGURES, check_options
+    from hosim.api.serving_run import PREEMPTIONS, SCHEDULING, SENDING, serve, serve_defaults
+    from hosim.api.serving_studies import serve_fit, serve_sweep
+    from hosim.api.study_cells import cell
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "inputs": "load",
+            "many_runs": "compare diff robustness sweep",
+            "one_plan": "blame explain plan replay",
+            "pipeline_stages": "plan_stages replay_stages",
+            "plotting": "plot",
+            "repeats": "repeated",
+            "searches": "fit frontier",
+            "serving_frontier": "COSTS RATES serve_frontier",
+            "serving_points": "FIGURES check_options",
+            "serving_run": "PREEMPTIONS SCHEDULING SENDING serve serve_defaults",
+            "serving_studies": "serve_fit serve_sweep",
+            "study_cells": "cell",
+        },
+    )
+
+__all__ = [
+    "COSTS",
+    "FIGURES",
+    "PREEMPTIONS",
+    "RATES",
+    "SCHEDULING",
+    "SENDING",
+    "blame",
+    "cell",
+    "check_options",
+    "compare",
+    "diff",
+    "explain",
+    "fit",
+    "frontier",
+    "load",
+    "plan",
+    "plan_stages",
+    "plot",
+    "repeated",
+    "replay",
+    "replay_stages",
+    "robustness",
+    "serve",
+    "serve_defaults",
+    "serve_fit",
+    "serve_frontier",
+    "serve_sweep",
+    "sweep",
+]

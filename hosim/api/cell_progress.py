@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from hosim.api.repeated import repeated
+from hosim.api.repeats import repeated
 from hosim.plain_text import one_line
 
 _QUIET_S = 2.0

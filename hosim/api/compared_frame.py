@@ -8,12 +8,10 @@ from typing import Any
 from pandas import DataFrame
 from rich.console import Group
 
-from hosim.report.cells import html
-from hosim.report.printed import paragraph
-from hosim.report.studies import errors, listing
-from hosim.report.tables import multiple
+from hosim.report import html, multiple, paragraph
+from hosim.report.of_studies import errors, listing
 from hosim.result import STALL_CAUSES
-from hosim.study.rows import DEVICE_TIER, FEASIBLE, records
+from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, records
 
 _SHOWN = ("hardware", "policy", "makespan_ns", "slowdown", "lower_bound_ns", "stall_ns", "peak_bytes", "enough_bytes")
 """The columns of a cell, of those that there are."""

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hosim.devices_of_graph import on_devices
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import listed_within
 from hosim.plain_text import shown
-from hosim.study.policy_choice import AnyPolicy, PolicyChoice, as_choice, parse_choices
-from hosim.study.scenario import POLICY, Question
+from hosim.study.asked import AnyPolicy, PolicyChoice, as_choice, parse_choices
+from hosim.study.runs import POLICY, Question
 from hosim.units import LARGEST, human_size, plain_number
 from hosim.whole_numbers import whole as whole_number
 
@@ -50,7 +50,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
         anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
         it is.
         A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
-        (:func:`hosim.models.build.build`), whose ``model`` may also be the path of a ``config.json`` or of the folder
+        (:func:`hosim.models.builder.build`), whose ``model`` may also be the path of a ``config.json`` or of the folder
         that has it.
     inputs
         Example inputs of a module: positional ones in a sequence, or named ones in a mapping. Tensors on the meta device will do.
@@ -75,7 +75,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
     'llama-3.1-8b-decode:context=65536:layers=1'
     """
-    from hosim.importers.torch_model import import_torch_model, is_torch_model
+    from hosim.importers.torch_programs import import_torch_model, is_torch_model
 
     if is_torch_model(workload):
         return import_torch_model(workload, inputs)
@@ -84,7 +84,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
-        from hosim.importers.named_workload import load_named
+        from hosim.io import load_named
 
         return load_named(named(workload, "workload"))
     if "ops" in workload:
@@ -92,13 +92,11 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
 
         return workload_from_dict(dict(workload))
     if "builder" in workload or "importer" in workload:
-        from hosim.importers.spec import make
-        from hosim.io.spec_file import check_spec
+        from hosim.io import check_spec, make
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
-    from hosim.importers.model_config import name_of
-    from hosim.importers.model_names import builder_parameters
-    from hosim.models.build import build
+    from hosim.importers import builder_parameters, name_of
+    from hosim.models import build
 
     if "model_type" not in workload and "model" not in workload:
         raise InputError(
@@ -117,7 +115,8 @@ def machine(hardware: Machine) -> Hardware:
     """The profile with this name or path, or that a mapping describes. Raises :class:`InputError`."""
     if isinstance(hardware, Hardware):
         return hardware
-    from hosim.io import find_hardware, hardware_from_dict, load_hardware
+    from hosim.io import hardware_from_dict, load_hardware
+    from hosim.shipped import find_hardware
 
     if isinstance(hardware, Mapping):
         return hardware_from_dict(dict(hardware), source="hardware")

@@ -30,20 +30,19 @@ from hosim.api.inputs import (
     whole,
 )
 from hosim.cache_plan import Plan
-from hosim.costmodel.rescaled import rescaled
 from hosim.errors import InputError
+from hosim.io import rescaled
 from hosim.jitter import Jitter
 from hosim.notes import each_once
 from hosim.plain_text import shown
 from hosim.result import Result
-from hosim.study.axes import Value, read_vary
-from hosim.study.policy_choice import AnyPolicy
+from hosim.study.asked import AnyPolicy, Value, read_vary
 
 if TYPE_CHECKING:
     from distributed import Client
     from pandas import DataFrame
 
-    from hosim.study.diff import Diff
+    from hosim.study import Diff
 
 
 def compare(
@@ -79,8 +78,8 @@ def compare(
     -------
     pandas.DataFrame
         A cell of a notebook shows its main columns with units. One row per policy, with
-        the columns of :func:`hosim.study.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about
-        what a reader of the figures has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
+        the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]``
+        are lines about what a reader of the figures has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
         ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
         false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
@@ -126,12 +125,12 @@ def compare(
     1  h100-80gb-sxm      True           50           120
     """
     from hosim.api.compared_frame import ComparedFrame
-    from hosim.study.compare import compare as compared
-    from hosim.study.rows import DEVICE_TIER, figure_columns, figures, frame
+    from hosim.study import compare as compared
+    from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
     graph = load(workload)
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
-        from hosim.study.machines import compare_machines
+        from hosim.study import compare_machines
 
         machines = [machine_of(graph, one, devices) for one in several(hardware, "hardware", "a list of machines")]
         if not machines:
@@ -203,9 +202,9 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows.figure_columns` in nanoseconds and
-        bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the figures has to know, and
-        about what bounds a channel whose bandwidth is varied beyond it.
+        One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns` in
+        nanoseconds and bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the figures has to
+        know, and about what bounds a channel whose bandwidth is varied beyond it.
 
     Raises
     ------
@@ -214,7 +213,7 @@ def sweep(
 
     References
     ----------
-    :mod:`hosim.study.scenario` names the fields.
+    :mod:`hosim.study.runs.scenario` names the fields.
 
     Examples
     --------
@@ -230,13 +229,10 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
-    from hosim.study.bottlenecks import capped
-    from hosim.study.on_dask import cluster
-    from hosim.study.rows import frame
-    from hosim.study.runners import pool
-    from hosim.study.same_rows import same_everywhere
-    from hosim.study.sweep import sweep as swept
-    from hosim.study.sweep import under_way
+    from hosim.study import capped, same_everywhere, under_way
+    from hosim.study import sweep as swept
+    from hosim.study.rows_of_answers import frame
+    from hosim.study.runs import cluster, pool
 
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
     target = None if output is None else file_of(output, "output")
@@ -306,8 +302,8 @@ def diff(
     >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
     layerwise and on_demand differ in 3 figures, 1 tensor and 2 ops
     """
-    from hosim.study.comparands import side_of
-    from hosim.study.diff import diff as differ
+    from hosim.study import diff as differ
+    from hosim.study import side_of
 
     graph = None if workload is None else load(workload)
     if isinstance(a, Plan):
@@ -396,7 +392,7 @@ def robustness(
     1  layerwise    1          40
     2  layerwise    2          40
     """
-    from hosim.study.robustness import robustness as drawn
+    from hosim.study import robustness as drawn
 
     graph = load(workload)
     profile = machine_of(graph, hardware, devices)

@@ -6,22 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hosim import engine as engines
-from hosim.analysis.bounded_result import lower_bound_ns
-from hosim.analysis.verifier import verify
+from hosim.analysis import bound_of_result_ns, verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.plain_text import shown
 from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.policy_choice import AnyPolicy
+from hosim.study.asked import AnyPolicy
 
 if TYPE_CHECKING:
-    from hosim.report.explanation import PlanExplanation
-    from hosim.study.stall_report import Blame
+    from hosim.report import PlanExplanation
+    from hosim.study import Blame
 
 
 def plan(
@@ -77,7 +76,7 @@ def plan(
     >>> hosim.plan(b.build(), "toy", "layerwise").count("prefetch")
     1
     """
-    from hosim.study.run_policy import check, make_plan
+    from hosim.study.runs import check, make_plan
 
     asked = question(workload, hardware, policy, budget, devices, rescale)
     with in_cell() as tell:
@@ -201,7 +200,7 @@ def replay(
     )
     result = replace(result, ideal_ns=resident_step(plan.workload, profile).makespan_ns, replayed=(plan, profile))
     return result.bounded_by(
-        lambda: lower_bound_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
+        lambda: bound_of_result_ns(result, plan, profile, usable, repeats=not verify(plan, profile, usable), compete=compete)
     )
 
 
@@ -246,8 +245,8 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, 
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.io import check_tiers
-    from hosim.planner.hyperoffload.explain import explain as explained
-    from hosim.report.explanation import PlanExplanation
+    from hosim.planner import explain as explained
+    from hosim.report import PlanExplanation
 
     _expect_plan(plan)
     profile, planned_bytes = _machine_of(plan, hardware, devices)
@@ -335,8 +334,8 @@ def blame(
     +1.00 GB/s of h2d saves 20 ns
     """
     from hosim.io import check_tiers
-    from hosim.study.prices import steps_of
-    from hosim.study.stall_report import blame as blamed
+    from hosim.study import blame as blamed
+    from hosim.study import steps_of
 
     memory, bandwidth = steps_of(more_memory, more_bandwidth)
     plan = workload if isinstance(workload, Plan) else None

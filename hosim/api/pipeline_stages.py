@@ -13,9 +13,9 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.jitter import Jitter
-from hosim.models.build import build
+from hosim.models import build
 from hosim.stages import StagesResult
-from hosim.study.policy_choice import REORDER, AnyPolicy, PolicyChoice, as_choice, without
+from hosim.study.asked import REORDER, AnyPolicy, PolicyChoice, as_choice, without
 
 _PIPELINE = "pipeline"
 
@@ -88,9 +88,9 @@ def plan_stages(
     >>> len(hosim.plan_stages(step, "h100", "resident"))
     2
     """
-    from hosim.analysis.stage_messages import exchanges
+    from hosim.analysis import exchanges
     from hosim.errors import InfeasibleError
-    from hosim.study.run_policy import check, make_plan
+    from hosim.study.runs import check, make_plan
 
     graphs = stages_of(workload)
     exchanges(graphs)  # what does not fit together need not be planned first

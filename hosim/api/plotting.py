@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from hosim.study.frontier import Frontier
+    from hosim.study.searches import Frontier
 
 
 def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -53,8 +53,8 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     >>> [axes.get_title("left") for axes in figure.axes][:3]
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
-    from hosim.io.reading import write_bytes
-    from hosim.report.figures import image, image_kind
+    from hosim.files import write_bytes
+    from hosim.report import image, image_kind
 
     target = None if path is None else file_of(path, "path")
     kind = None if target is None else image_kind(target)
@@ -65,7 +65,7 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
 
 
 def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
-    from hosim.study.frontier import Frontier
+    from hosim.study.searches import Frontier
 
     if isinstance(shown, Plan):
         return _replay_figure(replay(shown, record=True))
@@ -77,7 +77,7 @@ def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
 
 
 def _frontier_figure(found: Frontier) -> Figure:
-    from hosim.report.study_figures import frontier_figure
+    from hosim.report.of_studies import frontier_figure
 
     tier, asked = found.question.hardware.device_tier, found.question
     curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
@@ -85,7 +85,7 @@ def _frontier_figure(found: Frontier) -> Figure:
 
 
 def _replay_figure(result: Result) -> Figure:
-    from hosim.report.replay_figures import replay_figure
+    from hosim.report import replay_figure
 
     if result.timeline is None or result.replayed is None:
         raise InputError("the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)", source="plot")
@@ -94,7 +94,7 @@ def _replay_figure(result: Result) -> Figure:
 
 
 def _comparison_figure(table: DataFrame) -> Figure:
-    from hosim.report.study_figures import comparison_figure
-    from hosim.study.rows import results_of
+    from hosim.report.of_studies import comparison_figure
+    from hosim.study.rows_of_answers import results_of
 
     return comparison_figure(*results_of(table))

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, question, real, whole
-from hosim.study.axes import parse_axis
-from hosim.study.policy_choice import AnyPolicy
+from hosim.study.asked import AnyPolicy, parse_axis
 
 if TYPE_CHECKING:
-    from hosim.study.fit import Fit
-    from hosim.study.frontier import Frontier
+    from hosim.study.searches import Fit, Frontier
 
 
 def frontier(
@@ -66,7 +64,7 @@ def frontier(
 
     References
     ----------
-    :mod:`hosim.study.frontier` describes the search.
+    :mod:`hosim.study.searches.frontiers` describes the search.
 
     Examples
     --------
@@ -77,8 +75,8 @@ def frontier(
     >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
     belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
     """
-    from hosim.study.cost import priced
-    from hosim.study.frontier import frontier as traced
+    from hosim.study.searches import frontier as traced
+    from hosim.study.searches import priced
 
     asked = question(workload, hardware, policy, budget, devices, rescale)
     asked = replace(asked, profile=priced(asked.profile, price))
@@ -136,7 +134,7 @@ def fit(
 
     References
     ----------
-    :mod:`hosim.study.fit` describes the search.
+    :mod:`hosim.study.searches.fits` describes the search.
 
     Examples
     --------
@@ -148,8 +146,8 @@ def fit(
     >>> answer.value, answer.beyond.value
     ('3 GB/s', '2 GB/s')
     """
-    from hosim.study.fit import STEPS, sought
-    from hosim.study.fit import fit as fitted
+    from hosim.study.searches import STEPS, sought
+    from hosim.study.searches import fit as fitted
 
     wanted, text = sought(largest, smallest, "fit")
     limit = None if slowdown is None else real(slowdown, "slowdown")

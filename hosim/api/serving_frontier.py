@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from hosim.api.inputs import Machine, Vary
 from hosim.api.serving_studies import serve_sweep
 from hosim.errors import InputError
-from hosim.io.reading import unknown_name
+from hosim.files import unknown_name
 from hosim.nearest_rank import by_point, nearest_rank
 from hosim.plain_text import named
-from hosim.study.axes import read_vary
-from hosim.study.pareto import pareto
-from hosim.study.rows import records, varied_columns
+from hosim.study.asked import read_vary
+from hosim.study.rows_of_answers import records, varied_columns
+from hosim.study.searches import pareto
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING, Any
 from hosim.api.inputs import Machine, machine, named
 from hosim.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
 from hosim.errors import HosimError, InputError
-from hosim.importers.model_config import name_of
-from hosim.importers.model_names import builder_parameters
-from hosim.io.reading import unknown_name
-from hosim.models.build import parameters_of
+from hosim.files import unknown_name
+from hosim.importers import builder_parameters, name_of
+from hosim.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
-from hosim.serving.asked_requests import asked_requests, changeable, changed_requests
-from hosim.serving.request_files import RequestRows
-from hosim.study.axes import Settings, Value
-from hosim.study.rows import FEASIBLE
-from hosim.study.scenario import failure
-from hosim.study.tasks import point_key
+from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
+from hosim.study.asked import Settings, Value
+from hosim.study.rows_of_answers import FEASIBLE
+from hosim.study.runs import failure, point_key
 from hosim.version import __version__
 
 if TYPE_CHECKING:
-    from hosim.serving.served import Served
+    from hosim.serving import Served
 
 REQUESTS, MODEL, HARDWARE = "requests.", "model.", "hardware"
 LATENCIES = ("ttft", "tpot", "inter_token", "latency")
@@ -69,7 +66,7 @@ class ServingQuestion:
     def notes(self, settings: Settings) -> tuple[Note, ...]:
         """What a reader of the figures of a point has to know of the model and its times; none if it cannot be served."""
         asked = self.with_settings({field: value for field, value in settings.items() if not field.startswith(REQUESTS)})
-        from hosim.serving.modelled_iterations import ModelledIterations
+        from hosim.serving import ModelledIterations
 
         try:
             return ModelledIterations(asked.model, machine(asked.hardware), 0).notes

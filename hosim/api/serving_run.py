@@ -11,21 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.inputs import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
-from hosim.io.reading import unknown_name
+from hosim.files import unknown_name
 from hosim.limits import within
 from hosim.notes import each_once
 from hosim.plain_text import shown
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.units import parse_size, parse_time
 
 if TYPE_CHECKING:
-    from hosim.serving.kv_link import KvLink
-    from hosim.serving.kv_setup import KvSetup
-    from hosim.serving.modelled_iterations import ModelledIterations
-    from hosim.serving.request_files import RequestRows
-    from hosim.serving.scheduler import EngineLimits
-    from hosim.serving.served import Served
-    from hosim.serving.weight_stream import WeightSetup
+    from hosim.serving import EngineLimits, KvLink, KvSetup, ModelledIterations, Served, WeightSetup
+    from hosim.serving.requests import RequestRows
 
 
 SCHEDULING = ("fcfs", "priority")
@@ -77,8 +72,8 @@ def serve(
     hardware
         The machine; its profile has to describe the processor.
     requests
-        A file (:func:`hosim.serving.request_files.read_requests`), arrivals to draw such as ``"poisson:rate=10"``
-        (:func:`hosim.serving.drawn_requests.draw_requests`), or requests by arrival.
+        A file (:func:`hosim.serving.requests.request_files.read_requests`), arrivals to draw such as ``"poisson:rate=10"``
+        (:func:`hosim.serving.requests.drawn_requests.draw_requests`), or requests by arrival.
     blocks
         Blocks of the cache; by default what ``memory_share`` of the device's memory leaves beside the weights and one full iteration.
     block_tokens
@@ -148,24 +143,26 @@ def serve(
 
     Examples
     --------
-    >>> from hosim.serving.request import Request
+    >>> from hosim.serving.requests import Request
     >>> served = serve("llama-3.1-8b", "h100-80gb-sxm", [Request(0, 100, 3), Request(1_000_000, 50, 2)])
     >>> [len(tokens) for tokens in served.token_ns], served.preemptions
     ([3, 2], 0)
     """
     from hosim.api.unlike_engines import about_prefill, unlike_prefill
-    from hosim.importers.model_names import builder_parameters
-    from hosim.serving.asked_requests import asked_requests
-    from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
-    from hosim.serving.engine_loop import serve_requests
-    from hosim.serving.engine_memory import cache_blocks
-    from hosim.serving.instances import serve_on_instances
-    from hosim.serving.modelled_iterations import ModelledIterations
-    from hosim.serving.recorded_iterations import read_recorded_iterations
-    from hosim.serving.request_files import RequestRows
-    from hosim.serving.routers import ROUTERS
-    from hosim.serving.scheduler import EngineLimits
-    from hosim.serving.weight_setup import check_beside_cache
+    from hosim.importers import builder_parameters
+    from hosim.serving import (
+        ROUTERS,
+        EngineLimits,
+        ModelledIterations,
+        PrefillEngine,
+        cache_blocks,
+        check_beside_cache,
+        read_recorded_iterations,
+        serve_disaggregated,
+        serve_on_instances,
+        serve_requests,
+    )
+    from hosim.serving.requests import RequestRows, asked_requests
 
     _check_known(scheduling_policy, "scheduling policy", SCHEDULING, "scheduling_policy")
     limits = EngineLimits(
@@ -258,7 +255,7 @@ def _weight_room(
     weights: str | None, memory: int | str | None, blocks: int | None, modelled: ModelledIterations, limits: EngineLimits, share: float
 ) -> int | None:
     """Bytes of each device for weights that a policy plans; ``None`` if none does."""
-    from hosim.serving.engine_memory import weight_room
+    from hosim.serving import weight_room
 
     if memory is not None:
         if weights is None:
@@ -282,8 +279,8 @@ def _planned(
     weights: str, room: int, modelled: ModelledIterations, limits: EngineLimits, requests: Sequence[Request], engines: int
 ) -> WeightSetup:
     """The weights as a policy plans them."""
-    from hosim.serving.weight_setup import usual_iteration, weight_setup
-    from hosim.study.policy_choice import parse_choice
+    from hosim.serving import usual_iteration, weight_setup
+    from hosim.study.asked import parse_choice
 
     choice = parse_choice(named(weights, "weights"))
     usual = usual_iteration(requests, limits)
@@ -292,9 +289,8 @@ def _planned(
 
 def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:
     """The cache below the device, if there is one: each device of the engine has its part of every block."""
-    from hosim.serving.kv_policies.kv_registry import kv_policy
-    from hosim.serving.kv_setup import kv_setup
-    from hosim.serving.sparse_reads import sparse_reads
+    from hosim.serving import kv_setup, sparse_reads
+    from hosim.serving.kv_policies import kv_policy
 
     if preemption not in PREEMPTIONS:
         raise InputError(f"expected {' or '.join(PREEMPTIONS)}, got {shown(preemption)}", source="preemption")
@@ -325,7 +321,7 @@ def _link(
     block_tokens: int,
 ) -> KvLink | None:
     """The way of caches from engines that prefill to those that decode, if these are others; the ``first`` may be unlike."""
-    from hosim.serving.kv_link import kv_link, unlike_link
+    from hosim.serving import kv_link, unlike_link
 
     for name, value in (("prefill_instances", prefills), ("decode_instances", decodes)):
         within("devices", whole(value, name, 0), source=name)
@@ -383,7 +379,7 @@ def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
     for number, request in enumerate(listed):
         name = f"requests[{number}]"
         if not isinstance(request, Request):
-            raise InputError(f"expected a hosim.serving.request.Request, got {type(request).__name__}", source=name)
+            raise InputError(f"expected a hosim.serving.requests.request.Request, got {type(request).__name__}", source=name)
         whole(request.arrival_ns, f"{name}.arrival_ns", 0)
         for part in ("prompt_tokens", "output_tokens", "prefix_tokens"):
             whole(getattr(request, part), f"{name}.{part}", 1)

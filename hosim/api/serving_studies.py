@@ -13,11 +13,10 @@ from hosim.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked
 from hosim.errors import InputError
 from hosim.in_cells import InCells
 from hosim.limits import within
-from hosim.serving.goodput import latency_limits, statistic_limits
-from hosim.study.axes import Axis, Value, parse_axis, read_vary
-from hosim.study.bisection import bisected, shown
-from hosim.study.fit import STEPS, Wanted, ascending, sought
-from hosim.study.rows import Row, frame, varied_columns
+from hosim.serving import latency_limits, statistic_limits
+from hosim.study.asked import Axis, Value, parse_axis, read_vary
+from hosim.study.rows_of_answers import Row, frame, varied_columns
+from hosim.study.searches import STEPS, Wanted, ascending, bisected, shown, sought
 from hosim.units import human_time
 
 if TYPE_CHECKING:
@@ -92,10 +91,9 @@ def serve_sweep(
     >>> table["ttft_p95_ns"].is_monotonic_increasing
     True
     """
-    from hosim.study.on_dask import cluster
-    from hosim.study.rowfile import unique
-    from hosim.study.runners import pool
-    from hosim.study.sweep import swept, under_way
+    from hosim.study import swept, under_way
+    from hosim.study.rows_of_answers import unique
+    from hosim.study.runs import cluster, pool
 
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
     target = None if output is None else file_of(output, "output")
@@ -176,7 +174,6 @@ class ServingFit(InCells):
         return "; ".join([f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}", *self.contradictions])
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def serve_fit(
@@ -220,8 +217,8 @@ def serve_fit(
 
     References
     ----------
-    :mod:`hosim.study.bisection` is the search. Where requests come faster than they are served, latencies grow with their number: ask with
-    as many as the answer is to hold for.
+    :mod:`hosim.study.searches.bisection` is the search. Where requests come faster than they are served, latencies grow with their number:
+    ask with as many as the answer is to hold for.
 
     Examples
     --------

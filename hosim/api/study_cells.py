@@ -1,37 +1,30 @@
-"""Cells of a notebook for what a study returns: the tables that its command prints."""
+"""Cells of a notebook: for what a study returns the tables that its command prints; :mod:`hosim.report.cells` has the others."""
 
 from __future__ import annotations
 
-from html import escape
-
 from hosim.api.serving_studies import ServingFit
-from hosim.report import studies
-from hosim.report.cells import html
-from hosim.report.serving_studies_table import serving_fit
-from hosim.study import blame as stalls
-from hosim.study import fit as fits
-from hosim.study import frontier as frontiers
-from hosim.study.diff import Diff
-from hosim.study.fit import Fit
-from hosim.study.frontier import Frontier
-from hosim.study.prices import lines
-from hosim.study.stall_report import Blame
+from hosim.report import cell as cell_of_data
+from hosim.report import html
+from hosim.report.of_studies import blame, diff, fit, frontier
+from hosim.report.serving import serving_fit
+from hosim.study import Blame, Diff, lines, stall_rows
+from hosim.study.searches import Fit, Frontier, fit_rows, frontier_rows
 
 _MOST = 20
 """Rows of stalls, and of what differs."""
 
 
 def cell(of: object) -> str:
-    """The HTML of an answer; of anything else its text."""
+    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell` writes."""
     if isinstance(of, Fit):
-        return html(studies.fit(fits.rows(of), str(of), of.answer is not None))
+        return html(fit(fit_rows(of), str(of), of.answer is not None))
     if isinstance(of, ServingFit):
         return html(serving_fit(of.rows, list(of.limits_ns), str(of), of.answer is not None))
     if isinstance(of, Frontier):
-        return html(studies.frontier(frontiers.rows(of), of.question.hardware, str(of)))
+        return html(frontier(frontier_rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):
-        return html(studies.diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
+        return html(diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
     if isinstance(of, Blame):
         longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
-        return html(studies.blame(stalls.rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
-    return f"<pre>{escape(str(of))}</pre>"
+        return html(blame(stall_rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
+    return cell_of_data(of)

@@ -7,7 +7,7 @@ from typing import Any
 from hosim.api.inputs import Machine, machine, whole
 from hosim.errors import InputError
 from hosim.limits import within
-from hosim.serving.modelled_iterations import ModelledIterations
+from hosim.serving import ModelledIterations
 
 
 def unlike_prefill(

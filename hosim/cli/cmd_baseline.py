@@ -38,9 +38,7 @@ def update(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache
 def show(case: Name, config: Config = None, json: Json = False) -> None:
     """Show a baseline: its metrics, and what each peak consists of."""
     from hosim.errors import InputError
-    from hosim.gate import verdict_tables
-    from hosim.gate.cases import find_suite
-    from hosim.gate.checking import known_baseline
+    from hosim.gate import baseline, find_suite, known_baseline
 
     suite = find_suite(config)
     known = known_baseline(suite, case)
@@ -53,14 +51,13 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
     if json:
         print_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics), "notes": record.notes})
     else:
-        console().print(verdict_tables.baseline(record))
+        console().print(baseline(record))
 
 
 def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bool) -> None:
-    from hosim.gate.cases import find_suite
-    from hosim.gate.checking import write as written
-    from hosim.gate.imports import kept_in
-    from hosim.study.runners import processes
+    from hosim.gate import find_suite, kept_in
+    from hosim.gate import write as written
+    from hosim.study.runs import processes
 
     count = processes(jobs)
     suite = find_suite(config)

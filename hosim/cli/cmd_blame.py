@@ -39,11 +39,9 @@ def blame(
     resource would save, and twice as much, by replays of the plan. Without --plan, the policy plans again for other amounts of device
     memory. Exit code 3 if the workload does not fit.
     """
-    from hosim.report import studies
-    from hosim.study.blame import rows
-    from hosim.study.prices import lines, steps_of
-    from hosim.study.stall_report import blame as blamed
-    from hosim.study.stall_report import price_rows
+    from hosim.report.of_studies import blame
+    from hosim.study import blame as blamed
+    from hosim.study import lines, price_rows, stall_rows, steps_of
 
     memory, bandwidth = steps_of(more_memory, more_bandwidth)
     question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
@@ -62,7 +60,7 @@ def blame(
         head = {"format": "hosim.blame/1", "workload": result.workload, "hardware": result.hardware, "policy": found.policy}
         figures = {"budget_bytes": result.budget_bytes, "makespan_ns": result.makespan_ns}
         path = [{"what": what, "ns": ns} for what, ns in found.path_ns.items()]
-        print_json({**head, **figures, "stalls": rows(found.stalls), "critical_path": path, "prices": price_rows(found.prices)})
+        print_json({**head, **figures, "stalls": stall_rows(found.stalls), "critical_path": path, "prices": price_rows(found.prices)})
     else:
         longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
-        console().print(studies.blame(rows(longest[:top]), len(longest), found.by_cause, lines(found.prices), str(found)))
+        console().print(blame(stall_rows(longest[:top]), len(longest), found.by_cause, lines(found.prices), str(found)))

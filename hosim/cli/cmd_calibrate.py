@@ -83,11 +83,12 @@ def calibrate(
 
 def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool) -> None:
     from hosim.errors import InputError
-    from hosim.importers.kernel_tables import of_machine, read_kernel_tables
-    from hosim.io import find_hardware, load_hardware
-    from hosim.io.reading import read, write
-    from hosim.report import calibration_tables as report
-    from hosim.validate.calibrated_kernels import fit_kernels, kernels_report, profile_with_kernels
+    from hosim.files import read, write
+    from hosim.importers.recordings import of_machine, read_kernel_tables
+    from hosim.io import load_hardware
+    from hosim.report.of_studies import calibration_tables as report
+    from hosim.shipped import find_hardware
+    from hosim.validate import fit_kernels, kernels_report, profile_with_kernels
 
     if base is None:
         raise InputError("--kernels needs --base: the profile that has the vendor's figures of the machine", source="--base")
@@ -109,18 +110,23 @@ def _fit_traces(
     traces: list[Path], output: Path | None, base: str | None, hold_out: float | None, predict: list[Path] | None, json: bool
 ) -> None:
     from hosim.errors import InputError
-    from hosim.io import find_hardware, load_hardware
-    from hosim.io.hardware_file import hardware_from_dict
-    from hosim.io.reading import read, write
-    from hosim.io.shipped import hardware
-    from hosim.report import calibration_tables as report
-    from hosim.validate.calibrated_profile import calibrated_profile
-    from hosim.validate.calibration import base_with_figures, likely_base
-    from hosim.validate.calibration import calibrate as fitted
-    from hosim.validate.held_out import hold_out as held
-    from hosim.validate.held_out import learn_from, learned_part, predict_trace
-    from hosim.validate.measurements import Measurements, read_measurements
-    from hosim.validate.modelled_times import modelled
+    from hosim.files import read, write
+    from hosim.io import hardware_from_dict, load_hardware
+    from hosim.report.of_studies import calibration_tables as report
+    from hosim.shipped import find_hardware, hardware
+    from hosim.validate import (
+        Measurements,
+        base_with_figures,
+        calibrated_profile,
+        learn_from,
+        learned_part,
+        likely_base,
+        modelled,
+        predict_trace,
+        read_measurements,
+    )
+    from hosim.validate import calibrate as fitted
+    from hosim.validate import hold_out as held
 
     with progress("reading recordings"):
         recorded = read_measurements(traces)

@@ -46,28 +46,25 @@ def check(
     It plans and replays each case of hosim.toml and compares the result with the baseline. Exit code 1 for a regression or a missing
     baseline, 2 if a case cannot be read (the others are judged), 3 if one does not fit.
     """
-    from hosim.gate import reports
-    from hosim.gate.cases import find_suite
-    from hosim.gate.checking import CaseError, errors_in_one
-    from hosim.gate.checking import check as checked
-    from hosim.gate.imports import kept_in
-    from hosim.gate.verdict import ERROR, exit_code
-    from hosim.io import reading, to_json
-    from hosim.study.runners import processes
+    from hosim.files import write_bytes
+    from hosim.gate import ERROR, CaseError, errors_in_one, exit_code, find_suite, kept_in, reports
+    from hosim.gate import check as checked
+    from hosim.io import to_json
+    from hosim.study.runs import processes
 
     count = processes(jobs)
     suite = find_suite(config)
     with progress() as tell:
         verdicts = checked(suite, cases or (), jobs=count, kept=None if no_cache else kept_in(), tell=tell)
     if junit is not None:
-        reading.write_bytes(junit, reports.junit(verdicts, strict).encode())
+        write_bytes(junit, reports.junit(verdicts, strict).encode())
     if sarif is not None:
-        reading.write_bytes(sarif, (to_json(reports.sarif(verdicts, strict)) + "\n").encode())
+        write_bytes(sarif, (to_json(reports.sarif(verdicts, strict)) + "\n").encode())
     if summary is not None:
-        reading.write_bytes(summary, reports.markdown(verdicts, strict).encode())
+        write_bytes(summary, reports.markdown(verdicts, strict).encode())
     if html is not None:
         from hosim.cli.options import write_page
-        from hosim.gate.check_page import check_page
+        from hosim.gate import check_page
 
         write_page(html, check_page(verdicts, strict))
     if github:

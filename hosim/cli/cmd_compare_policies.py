@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
     from hosim.result import Result
-    from hosim.study.policy_choice import PolicyChoice
+    from hosim.study.asked import PolicyChoice
 
 Machines = Annotated[
     str,
@@ -120,15 +120,13 @@ def compare_policies(
             workload, names, policies, budget, devices=devices, no_recompute=no_recompute, rescale=rescale, json=json, others=others
         )
         return
-    from hosim.analysis.no_offload import no_offload
-    from hosim.analysis.strongest_rival import fastest_with_ours, least_in_parts
+    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
     from hosim.devices_of_graph import on_devices
-    from hosim.engine.resident_step import resident_step
-    from hosim.study.compare import compare
-    from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
+    from hosim.engine import resident_step
+    from hosim.study import Mispredictions, compare, mispredictions, predicts
 
     if plot is not None:
-        from hosim.report.figures import image_kind
+        from hosim.report import image_kind
 
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
@@ -167,26 +165,24 @@ def compare_policies(
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if plot is not None:
-        from hosim.report.study_figures import comparison_figure
+        from hosim.report.of_studies import comparison_figure
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
     if html is not None or not json:
-        from hosim.report import device_table as spread
-        from hosim.report import routing_table as routing_tables
-        from hosim.report import tables
-        from hosim.report.offload_verdicts import no_offload_sentence
-        from hosim.report.printed import paragraph
+        from hosim.report import comparison, no_offload_sentence, paragraph
+        from hosim.report.listed import device_table as spread
+        from hosim.report.of_studies import routing_table as routing_tables
 
         shown: list[RenderableType] = []
         if answer is not None:
             shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
-        shown.append(tables.comparison(graph, machine, alone.breakdown, results))
+        shown.append(comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
             shown.append(spread.devices(results, machine))
         if predictions:
             shown.append(routing_tables.predictions(predictions))
         if html is not None:
-            from hosim.report.result_pages import comparison_page
+            from hosim.report import comparison_page
 
             write_page(html, comparison_page(machine, results, recorded, shown))
         for part in shown if not json else ():
@@ -205,7 +201,7 @@ def compare_policies(
 
 def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:
     """A note for each host memory whose copies in some result are timed as pinned, for want of a rate for others."""
-    from hosim.costmodel.transfer_time import taken_as_pinned
+    from hosim.costmodel.transfers import taken_as_pinned
 
     moved = {name for result in results for name, figures in result.channels.items() if figures.bytes}
     for tier in machine.tiers:

@@ -38,9 +38,9 @@ def diff(
     Compares figure by figure, tensor by tensor and op by op, and leaves out what is equal.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.report import studies
-    from hosim.study.comparands import side_of
-    from hosim.study.diff import diff as differ
+    from hosim.report.of_studies import diff
+    from hosim.study import diff as differ
+    from hosim.study import side_of
 
     graph = None if workload is None else graph_of(workload)
     machine = None if hardware is None else hardware_of(hardware)
@@ -55,4 +55,4 @@ def diff(
         rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
         print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
     else:
-        console().print(studies.diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top, found.parts))
+        console().print(diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top, found.parts))

@@ -7,9 +7,9 @@ from hosim.cli.options import Json, console, print_json
 
 def doctor(json: Json = False) -> None:
     """Show what is installed, and what is missing for what."""
-    from hosim.gate.imports import kept_in
-    from hosim.io import shipped
-    from hosim.report.installation import installation, installation_table
+    from hosim import shipped
+    from hosim.gate import kept_in
+    from hosim.report.listed import installation, installation_table
 
     found = installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
     if json:

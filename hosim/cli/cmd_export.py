@@ -51,8 +51,8 @@ def export(
     """
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
-    from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
-    from hosim.study.run_policy import make_plan
+    from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
+    from hosim.study.runs import make_plan
 
     if mindspore == llama_cpp:
         raise InputError("name a runtime: --mindspore or --llama-cpp", source="export")
@@ -70,8 +70,8 @@ def export(
         if mindspore:
             _to_mindspore(graph, machine, budget_bytes, target, trials, seed, tell, output, json)
             return
-    from hosim.lower.llama_cpp_options import exported
-    from hosim.report.llama_cpp_lines import command_line
+    from hosim.lower import exported
+    from hosim.report import command_line
 
     data = exported(plan, machine, budget_bytes, target)
     theirs = data["of_options"] or {"makespan_ns": None}
@@ -91,8 +91,8 @@ def _to_mindspore(
     json: bool,
 ) -> None:
     """Search settings of MindSpore, and give out the best of them."""
-    from hosim.lower.mindspore_search import Tried, export_to_dict, search
-    from hosim.report.mindspore_settings import shell
+    from hosim.lower import Tried, export_to_dict, search
+    from hosim.report import shell
 
     best: Tried | None = None
     tried, interrupted = 0, False
@@ -114,8 +114,8 @@ def _to_mindspore(
 
 def _give(data: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], str], said: str, output: Path | None, json: bool) -> None:
     """Write the settings to a file, which ``said`` sums up, or print them."""
+    from hosim.files import write_bytes
     from hosim.io import to_json
-    from hosim.io.reading import write_bytes
 
     if output is not None:
         write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else lines(data)).encode())

@@ -51,10 +51,10 @@ def fit(
     It bisects over replays, and shows the values probed on both sides of the answer. It does not assume monotonicity: it reports any probe
     that contradicts the rest. Exit code 3 if no value is within the limits.
     """
-    from hosim.report import studies
-    from hosim.study.axes import parse_axis
-    from hosim.study.fit import STEPS, rows, sought
-    from hosim.study.fit import fit as fitted
+    from hosim.report.of_studies import fit
+    from hosim.study.asked import parse_axis
+    from hosim.study.searches import STEPS, fit_rows, sought
+    from hosim.study.searches import fit as fitted
 
     wanted, text = sought(largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B")
     axis = parse_axis(text, STEPS)
@@ -69,8 +69,8 @@ def fit(
             "contradictions": list(found.contradictions),
             "notes": list(found.notes),
         }
-        print_json({**head, **limits, **beyond, "rows": rows(found)})
+        print_json({**head, **limits, **beyond, "rows": fit_rows(found)})
     else:
-        console().print(studies.fit(rows(found), str(found), found.answer is not None))
+        console().print(fit(fit_rows(found), str(found), found.answer is not None))
     if found.answer is None:
         raise typer.Exit(InfeasibleError.exit_code)

@@ -37,10 +37,9 @@ def frontier(
 
     The curve goes from the smallest budget for which the policy finds a plan to the budget given. Exit code 3 if it finds none.
     """
-    from hosim.report import studies
-    from hosim.study.cost import priced
-    from hosim.study.frontier import frontier as traced
-    from hosim.study.frontier import rows
+    from hosim.report.of_studies import frontier
+    from hosim.study.searches import frontier as traced
+    from hosim.study.searches import frontier_rows, priced
 
     question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
     question = replace(question, profile=priced(question.profile, price))
@@ -49,8 +48,8 @@ def frontier(
     if json:
         head = {"format": "hosim.frontier/1", "policy": question.choice.label}
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
-        print_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": rows(found)})
+        print_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": frontier_rows(found)})
     else:
-        console().print(studies.frontier(rows(found), question.hardware, str(found)))
+        console().print(frontier(frontier_rows(found), question.hardware, str(found)))
     if found.smallest_bytes is None:
         raise typer.Exit(InfeasibleError.exit_code)

@@ -16,24 +16,25 @@ Name = Annotated[str, typer.Argument(metavar="HW", help="A hardware profile: a p
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the shipped hardware profiles."""
-    from hosim.io import hardware_to_dict, shipped
-    from hosim.report import listings
+    from hosim import shipped
+    from hosim.io import hardware_to_dict
+    from hosim.report.listed import machines
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
     if json:
         print_json({"hardware": [hardware_to_dict(profile) for profile in profiles], "aliases": shipped.ALIASES})
     else:
-        console().print(listings.machines(profiles, shipped.ALIASES))
+        console().print(machines(profiles, shipped.ALIASES))
 
 
 @app.command()
 def show(hardware: Name, json: Json = False) -> None:
     """Show a profile: tiers, channels, fabrics and sources."""
     from hosim.io import hardware_to_dict
-    from hosim.report import listings
+    from hosim.report.listed import machine
 
     profile = hardware_of(hardware)
     if json:
         print_json(hardware_to_dict(profile))
     else:
-        console().print(listings.machine(profile))
+        console().print(machine(profile))

@@ -29,10 +29,9 @@ Dim = Annotated[
 def import_(source: Source, output: Output, dim: Dim = None, execution_trace: ExecutionTrace = None) -> None:
     """Convert a model's graph to a workload file."""
     from hosim.errors import InputError
-    from hosim.importers import load_any
-    from hosim.io import save_workload
+    from hosim.io import load_any, save_workload
     from hosim.notes import notes
-    from hosim.report.listings import workload_line
+    from hosim.report.listed import workload_line
 
     sizes = dict(map(_size, dim or ()))
     if execution_trace is not None:

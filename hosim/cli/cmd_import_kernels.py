@@ -17,8 +17,8 @@ Machine = Annotated[str | None, typer.Option("--machine", metavar="NAME", help="
 
 def import_kernels(sources: Sources, output: Output, machine: Machine = None) -> None:
     """Convert measured kernel times to a table of a profile."""
-    from hosim.importers.kernel_tables import of_machine, read_kernel_tables, tables_text
-    from hosim.io.reading import compressed, write_bytes
+    from hosim.files import compressed, write_bytes
+    from hosim.importers.recordings import of_machine, read_kernel_tables, tables_text
 
     tables = of_machine([table for source in sources for table in read_kernel_tables(source)], machine, "--machine")
     text = tables_text(tables).encode()

@@ -18,8 +18,8 @@ def notebooks(folder: Folder) -> None:
     A file of the same name that differs stays as it is, and is an error: move it away first.
     """
     from hosim.errors import InputError
-    from hosim.io.reading import write_bytes
-    from hosim.io.shipped import notebook_paths
+    from hosim.files import write_bytes
+    from hosim.shipped import notebook_paths
 
     copies = {path: folder / path.name for path in notebook_paths()}
     for path, copy in copies.items():

@@ -43,16 +43,16 @@ def pipeline(
     machine has one device for each stage.
     Exit code 3 if a stage does not fit.
     """
-    from hosim.api.pipeline_stages import plan_stages, replay_stages
-    from hosim.report import stages_table
+    from hosim.api import plan_stages, replay_stages
+    from hosim.report.of_studies import stages_table
 
     check_trace(trace)
     with progress(f"{policy}: planning and replaying stages"):
         plans = plan_stages(workloads, hardware, policy, budget)
         result = replay_stages(plans, record=trace is not None)
     if trace is not None:
-        from hosim.io.reading import write
-        from hosim.report.perfetto import trace_of_stages
+        from hosim.files import write
+        from hosim.report import trace_of_stages
 
         write(trace, trace_of_stages(plans, result))
         say(f"wrote {trace}")

@@ -64,17 +64,15 @@ def plan(
     """
     from dataclasses import replace
 
-    from hosim.analysis.no_offload import no_offload
-    from hosim.analysis.strongest_rival import NO_RIVALS, fastest_with_ours, least_in_parts
+    from hosim.analysis.remarks import NO_RIVALS, fastest_with_ours, least_in_parts, no_offload
     from hosim.cache_plan import counted_cache_ops
     from hosim.devices_of_graph import on_devices
-    from hosim.engine import replay
-    from hosim.engine.resident_step import resident_step
+    from hosim.engine import replay, resident_step
     from hosim.io import save_plan
     from hosim.plain_text import counted
-    from hosim.report.offload_verdicts import no_offload_sentence
-    from hosim.study.reserved_budget import plan_against_reserved, reserved_line
-    from hosim.study.run_policy import check, make_plan
+    from hosim.report import no_offload_sentence
+    from hosim.study import plan_against_reserved, reserved_line
+    from hosim.study.runs import check, make_plan
 
     if output is None and not explain:
         raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
@@ -115,9 +113,9 @@ def plan(
         save_plan(replace(made, made_for=(machine, budget_bytes)), output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
-        from hosim.planner.hyperoffload.explain import explain as explained
-        from hosim.report import explanation
-        from hosim.report.chosen_processors import chosen_processors
+        from hosim.planner import explain as explained
+        from hosim.report import explanation, summary, to_dict
+        from hosim.report.of_studies import chosen_processors
 
         if made.processors and not json:
             console().print(chosen_processors(made, machine))
@@ -127,8 +125,8 @@ def plan(
         with progress(f"{choice.label}: explaining"):
             why = explained(made, machine, budget_bytes)
         if json:
-            print_json(explanation.to_dict(why, top))
+            print_json(to_dict(why, top))
         elif top is None and not all_rows:
-            console().print(explanation.summary(why))
+            console().print(summary(why))
         else:
-            console().print(explanation.explanation(why, top))
+            console().print(explanation(why, top))

@@ -19,22 +19,22 @@ def policies(kv: Kv = False, json: Json = False) -> None:
     if kv:
         _kv_policies(json)
         return
-    from hosim.policies import registry
-    from hosim.report import listings
+    from hosim.policies import package_of, policy_named, policy_names
+    from hosim.report.listed import policies, policy_figures
 
-    names = registry.names()
-    listed, packages = [registry.get(name) for name in names], [registry.package_of(name) for name in names]
+    names = policy_names()
+    listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
     if json:
-        print_json({"policies": [listings.policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
+        print_json({"policies": [policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
     else:
-        console().print(listings.policies(listed, packages))
+        console().print(policies(listed, packages))
 
 
 def _kv_policies(json: bool) -> None:
-    from hosim.report import listings
-    from hosim.serving.kv_policies.kv_registry import KV_POLICIES
+    from hosim.report.listed import policies, policy_figures
+    from hosim.serving.kv_policies import KV_POLICIES
 
     if json:
-        print_json({"kv_policies": [listings.policy_figures(policy, "hosim") for policy in KV_POLICIES]})
+        print_json({"kv_policies": [policy_figures(policy, "hosim") for policy in KV_POLICIES]})
     else:
-        console().print(listings.policies(KV_POLICIES, ["hosim"] * len(KV_POLICIES)))
+        console().print(policies(KV_POLICIES, ["hosim"] * len(KV_POLICIES)))

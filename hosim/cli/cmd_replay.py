@@ -40,7 +40,7 @@ from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from hosim.analysis.finding import Finding
+    from hosim.analysis import Finding
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
@@ -83,16 +83,16 @@ def replay(
     """
     from dataclasses import replace
 
-    from hosim.analysis.plan_origin import changed_line, check_made_for
-    from hosim.analysis.verifier import verify
+    from hosim.analysis import verify
+    from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.devices_of_graph import on_devices
-    from hosim.engine.resident_step import resident_step
+    from hosim.engine import resident_step
     from hosim.io import check_tiers, load_plan
-    from hosim.study import run_policy
-    from hosim.study.asked_in_vain import check_pinning
+    from hosim.study.asked import check_pinning
+    from hosim.study.runs import replay
 
     if plot is not None:
-        from hosim.report.figures import image_kind
+        from hosim.report import image_kind
 
         image_kind(plot)
     check_trace(trace)
@@ -113,34 +113,34 @@ def replay(
         warn(f"warning: {line}")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
     with progress("replaying"):
-        result = run_policy.replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+        result = replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
         check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
-        from hosim.report.replay_figures import replay_figure
+        from hosim.report import replay_figure
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
     if trace is not None:
-        from hosim.io.reading import write
+        from hosim.files import write
         from hosim.report import perfetto
 
         write(trace, perfetto.trace(loaded, machine, result))
         say(f"wrote {trace}")
     if memory_viz is not None:
-        from hosim.io.reading import write_bytes
-        from hosim.report import memory_viz as snapshots
+        from hosim import report
+        from hosim.files import write_bytes
 
-        write_bytes(memory_viz, snapshots.to_pickle(snapshots.memory_viz(loaded, machine, result, allocator)))
+        write_bytes(memory_viz, report.to_pickle(report.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
     if html is not None or not json:
-        from hosim.report import device_table as spread
         from hosim.report import tables
+        from hosim.report.listed import device_table as spread
 
         shown = [tables.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
         if machine.devices > 1:
             shown.append(spread.devices([result], machine))
         if html is not None:
-            from hosim.report.result_pages import replay_page
+            from hosim.report import replay_page
 
             write_page(html, replay_page(loaded, machine, result, shown))
         for part in shown if not json else ():

@@ -57,11 +57,11 @@ def robustness(
     ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.engine.resident_step import resident_step
+    from hosim.engine import resident_step
     from hosim.jitter import Jitter
-    from hosim.report import robustness_table as report
-    from hosim.study.robustness import failures, percentiles
-    from hosim.study.robustness import robustness as drawn
+    from hosim.report.of_studies import reasons, robustness, to_dict
+    from hosim.study import failures, percentiles
+    from hosim.study import robustness as drawn
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
     profile = hardware_of(hardware)
@@ -75,10 +75,10 @@ def robustness(
         figures, failed = percentiles(frame), failures(frame)
         alone_ns = resident_step(graph, machine).makespan_ns
     if json:
-        print_json(report.to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order))
+        print_json(to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order))
     else:
-        console().print(report.robustness(figures, jitter, alone_ns, order))
+        console().print(robustness(figures, jitter, alone_ns, order))
         if failed:
-            console().print(report.reasons(figures, failed))
+            console().print(reasons(figures, failed))
     if figures["nominal"].isna().all():
         raise typer.Exit(InfeasibleError.exit_code)

@@ -25,35 +25,35 @@ from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
 
 if TYPE_CHECKING:
-    from hosim.serving.served import Served
+    from hosim.serving import Served
 
 
 def _routers(incomplete: str) -> list[str]:
-    from hosim.serving.routers import ROUTERS
+    from hosim.serving import ROUTERS
 
     return [name for name in ROUTERS if name.startswith(incomplete)]
 
 
 def _kv_policies(incomplete: str) -> list[str]:
-    from hosim.serving.kv_policies.kv_registry import KV_POLICIES
+    from hosim.serving.kv_policies import KV_POLICIES
 
     return [policy.name for policy in KV_POLICIES if policy.name.startswith(incomplete)]
 
 
 def _preemptions(incomplete: str) -> list[str]:
-    from hosim.api.serving_run import PREEMPTIONS
+    from hosim.api import PREEMPTIONS
 
     return [name for name in PREEMPTIONS if name.startswith(incomplete)]
 
 
 def _scheduling_policies(incomplete: str) -> list[str]:
-    from hosim.api.serving_run import SCHEDULING
+    from hosim.api import SCHEDULING
 
     return [name for name in SCHEDULING if name.startswith(incomplete)]
 
 
 def _sendings(incomplete: str) -> list[str]:
-    from hosim.api.serving_run import SENDING
+    from hosim.api import SENDING
 
     return [name for name in SENDING if name.startswith(incomplete)]
 
@@ -213,17 +213,25 @@ def serve(
     preemption. With --kv the cache goes on in the tiers below the device, and with --weights so do weights. With --measured the
     latencies stand beside a real server's.
     """
-    from hosim.api.serving_run import serve as served
-    from hosim.importers.model_names import builder_parameters
+    from hosim.api import serve as served
+    from hosim.importers import builder_parameters
     from hosim.plain_text import counted
-    from hosim.report import serving_table
-    from hosim.serving.asked_requests import asked_requests
-    from hosim.serving.goodput import beyond, latency_limits, statistic_limits
-    from hosim.serving.measured_server import as_served, beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
+    from hosim.report.serving import serving
+    from hosim.serving import (
+        as_served,
+        beside_measured,
+        beyond,
+        check_measured,
+        fitted_overhead_ns,
+        latency_limits,
+        read_measured_requests,
+        statistic_limits,
+    )
+    from hosim.serving.requests import asked_requests
     from hosim.units import parse_time
 
     if plot is not None:
-        from hosim.report.figures import image_kind
+        from hosim.report import image_kind
 
         image_kind(plot)
     check_trace(trace)
@@ -282,19 +290,19 @@ def serve(
         data["measured"] = {"skipped": fit_first or 0, **beside_measured(result, real, fit_first or 0)}
     if limits is not None:
         data["goodput"] = result.goodput(limits)
-    table = serving_table.serving(data)
+    table = serving(data)
     if plot is not None:
-        from hosim.report.serving_figures import serving_figure
+        from hosim.report.serving import serving_figure
 
         write_picture(plot, serving_figure(result))
     if trace is not None:
-        from hosim.io.reading import write
-        from hosim.report.serving_trace import serving_trace
+        from hosim.files import write
+        from hosim.report.serving import serving_trace
 
         write(trace, serving_trace(result))
         say(f"wrote {trace}")
     if html is not None:
-        from hosim.report.serving_page import serving_page
+        from hosim.report.serving import serving_page
 
         write_page(html, serving_page(result, table))
     if json:
@@ -308,7 +316,7 @@ def serve(
 
 def options_of(texts: list[str] | None) -> dict[str, object]:
     """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for one that is none."""
-    from hosim.api.serving_points import check_options
+    from hosim.api import check_options
 
     found = settings_of(texts)
     check_options(found)
@@ -317,7 +325,7 @@ def options_of(texts: list[str] | None) -> dict[str, object]:
 
 def settings_of(texts: list[str] | None) -> dict[str, object]:
     """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that is given twice."""
-    from hosim.study.axes import scalar
+    from hosim.study.asked import scalar
 
     found: dict[str, object] = {}
     for text in texts or []:

@@ -36,8 +36,8 @@ def serve_fit(
     Or the smallest cache, or another value. It bisects over runs, tries further values on both sides, and reports any that contradicts the
     rest. Exit code 3 if no value keeps the limits.
     """
-    from hosim.api.serving_studies import serve_fit as fitted
-    from hosim.report.serving_studies_table import serving_fit
+    from hosim.api import serve_fit as fitted
+    from hosim.report.serving import serving_fit
 
     with progress("serving"):
         found = fitted(model, hardware, requests, largest=largest, smallest=smallest, within=within, **options_of(set_))

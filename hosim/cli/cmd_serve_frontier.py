@@ -38,11 +38,11 @@ def serve_frontier(
     It serves once for each combination of values, as serve-sweep does, and marks the points that no other one beats: as much for less, or
     more for the same.
     """
-    from hosim.api.serving_frontier import COSTS, RATES
-    from hosim.api.serving_frontier import serve_frontier as traced
-    from hosim.report.serving_studies_table import serving_frontier
-    from hosim.study.axes import read_vary
-    from hosim.study.rows import records, varied_columns
+    from hosim.api import COSTS, RATES
+    from hosim.api import serve_frontier as traced
+    from hosim.report.serving import serving_frontier
+    from hosim.study.asked import read_vary
+    from hosim.study.rows_of_answers import records, varied_columns
 
     if not vary:
         raise InputError("nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5", source="serve-frontier")

@@ -49,12 +49,12 @@ def serve_sweep(
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
     is the median of several draws, with their 5th and 95th percentiles below it.
     """
-    from hosim.api.serving_points import FIGURES
-    from hosim.api.serving_studies import serve_sweep as swept
-    from hosim.report.serving_studies_table import serving_sweep
-    from hosim.study.axes import read_vary
-    from hosim.study.rows import records, varied_columns
-    from hosim.study.seed_percentiles import seed_percentiles
+    from hosim.api import FIGURES
+    from hosim.api import serve_sweep as swept
+    from hosim.report.serving import serving_sweep
+    from hosim.study import seed_percentiles
+    from hosim.study.asked import read_vary
+    from hosim.study.rows_of_answers import records, varied_columns
 
     if not vary and seeds is None:
         raise InputError("nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep")

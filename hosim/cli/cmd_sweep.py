@@ -59,13 +59,11 @@ def sweep(
     grid. A point that fails is a row with its error. Exit code 3 if none fits.
     """
     from hosim.plain_text import counted
-    from hosim.report import studies
-    from hosim.study.axes import read_points, read_vary
-    from hosim.study.bottlenecks import capped
-    from hosim.study.on_dask import cluster
-    from hosim.study.runners import pool
-    from hosim.study.same_rows import same_everywhere
-    from hosim.study.sweep import sweep as swept
+    from hosim.report.of_studies import sweep
+    from hosim.study import capped, same_everywhere
+    from hosim.study import sweep as swept
+    from hosim.study.asked import read_points, read_vary
+    from hosim.study.runs import cluster, pool
 
     if bool(vary) == (points is not None):
         wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
@@ -98,6 +96,6 @@ def sweep(
     if json:
         print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})
     else:
-        console().print(studies.sweep(found.rows, list(listed[0]), question.hardware))
+        console().print(sweep(found.rows, list(listed[0]), question.hardware))
     if not any(row["feasible"] for row in found.rows):
         raise typer.Exit(InfeasibleError.exit_code)

@@ -45,7 +45,7 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     each offload scheme from the resident run and the bandwidth sweep, and shows the plans of hosim beside their runs. Several recordings
     are ranks of one program: their collectives wait for each other.
     """
-    from hosim.report import validation_table as report
+    from hosim.report.of_studies import validation_table as report
     from hosim.units import parse_share
 
     bound = parse_share(max_error) if max_error is not None else None
@@ -58,9 +58,8 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
             _schemes(trace, html, device, bound, json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
-    from hosim.validate.replay_verdict import complaint
-    from hosim.validate.validation import validate as replayed
-    from hosim.validate.validation import validation_to_dict
+    from hosim.validate import complaint, validation_to_dict
+    from hosim.validate import validate as replayed
 
     with progress(f"replaying {trace}"):
         validation = replayed(trace, device)
@@ -79,10 +78,8 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
 
 
 def _ranks(traces: list[Path], html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
-    from hosim.report.ranks_table import ranks_table
-    from hosim.validate.damage import refuse_damage
-    from hosim.validate.rank_replay import rank_complaint, ranks_to_dict, replay_ranks
-    from hosim.validate.validation import read_trace
+    from hosim.report.listed import ranks_table
+    from hosim.validate import rank_complaint, ranks_to_dict, read_trace, refuse_damage, replay_ranks
 
     for given, name in ((html, "--html"), (device, "--device")):
         if given is not None:
@@ -122,9 +119,9 @@ def _holds(folder: Path) -> str:
 
 
 def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
-    from hosim.io.recognised import unexpected
-    from hosim.report import validation_table as report
-    from hosim.validate.scheme_report import validate_schemes
+    from hosim.files.formats import unexpected
+    from hosim.report.of_studies import validation_table as report
+    from hosim.validate import validate_schemes
 
     for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
         if given is not None:

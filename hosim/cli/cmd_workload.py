@@ -14,8 +14,8 @@ app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_he
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the shipped workloads."""
-    from hosim.io import shipped
-    from hosim.report import listings
+    from hosim import shipped
+    from hosim.report.listed import listings
 
     graphs = [graph_of(name) for name in shipped.workloads()]
     if json:
@@ -27,8 +27,8 @@ def list_(json: Json = False) -> None:
 @app.command()
 def models(json: Json = False) -> None:
     """List the models that hosim can build by name."""
-    from hosim.models.listing import listed_models
-    from hosim.report import listings
+    from hosim.models import listed_models
+    from hosim.report.listed import listings
 
     listed = list(listed_models())
     if json:
@@ -48,8 +48,7 @@ def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, jso
     """Show a workload: its live memory, tensors, ops and source."""
     from hosim.devices_of_graph import on_devices
     from hosim.errors import InputError
-    from hosim.report import listings
-    from hosim.report.op_time_table import op_times
+    from hosim.report.listed import listings, op_times
 
     if ops and hardware is None:
         raise InputError("--ops requires --hardware", source="workload show")

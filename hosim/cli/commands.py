@@ -34,7 +34,7 @@ def _traceback(error: HosimError) -> list[str]:
     """Where somebody's own policy failed, line by line, if HOSIM_DEBUG asks for it."""
     if not os.environ.get("HOSIM_DEBUG") or error.__cause__ is None:
         return []
-    from hosim.policies.strangers import PolicyError
+    from hosim.policies import PolicyError
 
     if not isinstance(error, PolicyError):  # a file that is wrong has no traceback
         return []

@@ -21,33 +21,32 @@ if TYPE_CHECKING:
     from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.jitter import Jitter
-    from hosim.study.policy_choice import PolicyChoice
-    from hosim.study.run_policy import Counting
-    from hosim.study.scenario import Question
+    from hosim.study.asked import PolicyChoice
+    from hosim.study.runs import Counting, Question
 
 WIDTH = 120
 """The width of tables that are not printed to a terminal."""
 
 
 def _workloads(incomplete: str) -> list[str]:
-    from hosim.io import shipped
-    from hosim.models.presets import PRESETS
+    from hosim import shipped
+    from hosim.models import PRESETS
 
     return [name for name in (*shipped.workloads(), *PRESETS) if name.startswith(incomplete)]
 
 
 def hardware_names(incomplete: str) -> list[str]:
     """The shipped profiles and short names that begin so, for completion."""
-    from hosim.io import shipped
+    from hosim import shipped
 
     return [name for name in (*shipped.hardware(), *shipped.ALIASES) if name.startswith(incomplete)]
 
 
 def policy_names(incomplete: str) -> list[str]:
     """The policies that begin so, for completion."""
-    from hosim.policies import registry
+    from hosim import policies
 
-    return [name for name in registry.names() if name.startswith(incomplete)]
+    return [name for name in policies.policy_names() if name.startswith(incomplete)]
 
 
 Workload = Annotated[
@@ -185,9 +184,8 @@ def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardwa
 
     ``rescaled_to`` is the machine to which ``--rescale`` scales its durations.
     """
-    from hosim.costmodel.rescaled import rescaled
-    from hosim.importers.kineto_workload import import_kineto
-    from hosim.importers.named_workload import load_named
+    from hosim.importers.recordings import import_kineto
+    from hosim.io import load_named, rescaled
 
     with progress(f"reading {text}"):
         graph = load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
@@ -207,11 +205,11 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
         return graph
     from hosim.expert_routing import realise
     from hosim.io import load_routing
-    from hosim.study.routing_steps import parse_steps
+    from hosim.study.asked import parse_steps
 
     recipe = graph.meta.get("builder")
     if isinstance(recipe, Mapping) and recipe.get("routing") is not None:  # what was drawn gives way to the file
-        from hosim.models.build import build
+        from hosim.models import build
 
         graph = build(graph.name, {**recipe, "routing": None})
     loaded = load_routing(routing, graph)
@@ -221,7 +219,8 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
 
 def hardware_of(text: str) -> Hardware:
     """The machine of a HW argument."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
 
     return load_hardware(find_hardware(text))
 
@@ -244,7 +243,7 @@ def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | Non
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
     """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if that is less than asked for."""
-    from hosim.engine.budget import parse_budget
+    from hosim.engine import parse_budget
     from hosim.units import human_size
 
     wanted, allowed = parse_budget(text, graph, hardware)
@@ -255,7 +254,7 @@ def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
 
 def choice_of(text: str, no_recompute: bool) -> PolicyChoice:
     """The policy that ``--policy`` names, under ``--no-recompute`` or not."""
-    from hosim.study.policy_choice import RECOMPUTE, parse_choice, without
+    from hosim.study.asked import RECOMPUTE, parse_choice, without
 
     choice = parse_choice(text)
     return without(choice, RECOMPUTE) if no_recompute else choice
@@ -266,7 +265,7 @@ def choices_of(text: str | None, no_recompute: bool, routed: bool = False, graph
 
     Without a list, those that plan for the processors of ``graph``.
     """
-    from hosim.study.policy_choice import RECOMPUTE, parse_choices, without
+    from hosim.study.asked import RECOMPUTE, parse_choices, without
 
     choices = parse_choices(text, routed, graph)
     return [without(choice, RECOMPUTE) for choice in choices] if no_recompute else choices
@@ -282,7 +281,7 @@ def question_of(
     rescale: bool = False,
 ) -> Question:
     """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a reader of the answer needs."""
-    from hosim.study.scenario import Question
+    from hosim.study.runs import Question
 
     choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware)
@@ -300,7 +299,7 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
     """
     from hosim.errors import InputError
     from hosim.result import ACCOUNTS, ALLOCATORS, CACHING, LEDGER
-    from hosim.study.run_policy import Counting
+    from hosim.study.runs import Counting
 
     for name, value, values in (
         ("allocator", allocator, ALLOCATORS),
@@ -322,8 +321,8 @@ def check_trace(path: Path | None) -> None:
 
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
-    from hosim.io.reading import write_bytes
-    from hosim.report.figures import image, image_kind
+    from hosim.files import write_bytes
+    from hosim.report import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
     say(f"wrote {path}")
@@ -331,7 +330,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 def write_page(path: Path, text: str) -> None:
     """Write a page to a file, with a note on stderr."""
-    from hosim.io.reading import write_bytes
+    from hosim.files import write_bytes
 
     write_bytes(path, text.encode())
     say(f"wrote {path}")

@@ -47,7 +47,7 @@ def progress(first: str = "") -> Iterator[Callable[[str], None]]:
 def bar() -> Iterator[Callable[[int, int, int], None]]:
     """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what :func:`progress` shows."""
     if amount() != NORMAL or os.environ.get(SWITCH) == "off" or not sys.stderr.isatty():
-        from hosim.study.sweep import under_way
+        from hosim.study import under_way
 
         with progress("planning") as tell:
             yield lambda done, total, failed: tell(under_way(done, total, failed))
@@ -55,7 +55,7 @@ def bar() -> Iterator[Callable[[int, int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from hosim.study.sweep import misfits
+    from hosim.study import misfits
 
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
@@ -89,7 +89,7 @@ def _status(first: str) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def _log(first: str, begin: float) -> Iterator[Callable[[str], None]]:
     doing = [first]
-    from hosim.api.repeated import repeated  # here: help imports the commands alone
+    from hosim.api import repeated  # here: help imports the commands alone
 
     with repeated(lambda: say(_line(time.monotonic() - begin, doing[-1])), EVERY_S):
         yield doing.append

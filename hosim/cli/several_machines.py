@@ -26,8 +26,8 @@ def compare_on_machines(
 ) -> None:
     """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
     from hosim.devices_of_graph import on_devices
-    from hosim.report.machines_table import machines
-    from hosim.study.machines import NEAR, compare_machines, rows
+    from hosim.report.listed.machines_table import machines
+    from hosim.study import NEAR, compare_machines, machine_rows
 
     if given := next((option for option, is_given in others.items() if is_given), None):
         raise InputError(f"{given} works on one machine: give a single --hardware, or leave it out", source="compare-policies")
@@ -40,9 +40,9 @@ def compare_on_machines(
     for each in found.notes:
         note(str(each))
     if json:
-        print_json({"format": "hosim.machines/1", "rows": rows(found)})
+        print_json({"format": "hosim.machines/1", "rows": machine_rows(found)})
     else:
-        console().print(machines(rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
+        console().print(machines(machine_rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

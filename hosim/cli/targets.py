@@ -26,7 +26,7 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
 
     def target(context: typer.Context, parameter: typer.CallbackParam, path: Path | None) -> Path | None:
         if path is not None:
-            from hosim.io.reading import check_ending, check_target
+            from hosim.files import check_ending, check_target
 
             if str(path) == "-":
                 raise InputError("expected a file name, got '-'", source=names[0])

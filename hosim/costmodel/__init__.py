@@ -1,7 +1,65 @@
 """How long things take on a hardware profile: ops by roofline, transfers by bandwidth and latency."""
 
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.routes import chunks_of, route, route_ns
-from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth, is_pageable, pin_ns, transfer_ns
+from __future__ import annotations
 
-__all__ = ["alone_ns", "channel_bandwidth", "chunks_of", "is_pageable", "op_durations", "pin_ns", "route", "route_ns", "transfer_ns"]
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.costmodel.guessed_attention import guessed_attention_line
+    from hosim.costmodel.guessed_collectives import guessed_collectives, guessed_collectives_line
+    from hosim.costmodel.intervals import makespan_interval
+    from hosim.costmodel.memory_traffic import (
+        HELD_BYTES_PER_S,
+        MemoryUse,
+        copies_compete,
+        copy_uses,
+        machine_of_copies,
+        memory_uses,
+        with_memories,
+    )
+    from hosim.costmodel.on_the_device import base_line, base_of, known_on_device, on_the_device
+    from hosim.costmodel.op_time import kernel_times_of, op_durations, time_origins
+    from hosim.costmodel.origins import ORIGINS
+    from hosim.costmodel.peaks import peak_for
+    from hosim.costmodel.rescaled import rescaled_from
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "guessed_attention": "guessed_attention_line",
+            "guessed_collectives": "guessed_collectives guessed_collectives_line",
+            "intervals": "makespan_interval",
+            "memory_traffic": "HELD_BYTES_PER_S MemoryUse copies_compete copy_uses machine_of_copies memory_uses with_memories",
+            "on_the_device": "base_line base_of known_on_device on_the_device",
+            "op_time": "kernel_times_of op_durations time_origins",
+            "origins": "ORIGINS",
+            "peaks": "peak_for",
+            "rescaled": "rescaled_from",
+        },
+    )
+
+__all__ = [
+    "HELD_BYTES_PER_S",
+    "ORIGINS",
+    "MemoryUse",
+    "base_line",
+    "base_of",
+    "copies_compete",
+    "copy_uses",
+    "guessed_attention_line",
+    "guessed_collectives",
+    "guessed_collectives_line",
+    "kernel_times_of",
+    "known_on_device",
+    "machine_of_copies",
+    "makespan_interval",
+    "memory_uses",
+    "on_the_device",
+    "op_durations",
+    "peak_for",
+    "rescaled_from",
+    "time_origins",
+    "with_memories",
+]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.costmodel.collective_traffic import sent_bytes
 from hosim.costmodel.op_time import kernel_times_of, op_durations
+from hosim.costmodel.transfers import sent_bytes
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
 
-from hosim.costmodel.collective_traffic import bytes_per_s_over_links, sent_bytes
 from hosim.costmodel.origins import GUESS, MEASURED
 from hosim.costmodel.peaks import efficiency_for, peak_for, peak_listed
+from hosim.costmodel.transfers import bytes_per_s_over_links, sent_bytes
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware
@@ -101,7 +101,7 @@ def kernel_times_of(graph: Graph, hardware: Hardware) -> Mapping[int, tuple[int,
     """Nanoseconds and origin of the ops, by position, that are timed as kernels; kept with the graph."""
     if hardware.compute.processor is None or not any([op.kernel for op in graph.ops]):
         return {}
-    from hosim.costmodel.kernels.op_kernels import kernel_times  # here, as numpy takes longer to import than most replays take
+    from hosim.costmodel.kernels import kernel_times  # here, as numpy takes longer to import than most replays take
 
     return graph.derived_on(hardware, kernel_times)
 

@@ -12,30 +12,9 @@ from math import sqrt
 
 from hosim.costmodel.op_time import op_durations
 from hosim.costmodel.peaks import peak_for
-from hosim.errors import InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.measured_on import MEASURED_ON, RESCALED_FROM, is_for, measured_on, profile_of
-
-
-def rescaled(graph: Graph, hardware: Hardware) -> Graph:
-    """The graph with its durations scaled to a machine from the one that they were measured on; as it is if that is this one.
-
-    Raises :class:`InputError` if it has no durations, does not say where they were measured, or no shipped profile is for that device.
-    """
-    device = measured_on(graph)
-    if device is None:
-        raise InputError(
-            "nothing to rescale: the workload needs durations, and meta.measured_on that names their device", source=graph.name
-        )
-    if is_for(hardware.name, hardware.source, device):
-        return graph
-    name = profile_of(device)
-    if name is None:
-        raise InputError(f"cannot be rescaled: its durations were measured on {device}, which no shipped profile is for", source=graph.name)
-    from hosim.io import find_hardware, load_hardware
-
-    return rescaled_from(graph, load_hardware(find_hardware(name)), hardware)
+from hosim.measured_on import MEASURED_ON, RESCALED_FROM, measured_on
 
 
 def rescaled_from(graph: Graph, base: Hardware, hardware: Hardware) -> Graph:

@@ -122,7 +122,7 @@ def _which(hardware: Hardware, origin: str, name: str, dtype: str) -> Which:
         return RESCALED, name if name == UNCOUNTED else _SORTS.get(name, OTHERS)
     if origin == TABLE:
         return TABLE, name
-    from hosim.costmodel.kernels.constants import CONSTANTS_OF, has_own_constants  # here, as importing numpy takes longer than most replays
+    from hosim.costmodel.kernels import CONSTANTS_OF, has_own_constants  # here, as importing numpy takes longer than most replays
 
     return MODEL if has_own_constants(hardware, name, dtype) else OTHER_MODEL, CONSTANTS_OF.get(name, name)
 

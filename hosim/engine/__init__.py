@@ -12,6 +12,65 @@ several channels is a route (:mod:`~hosim.engine.multi_hop`), whose chunks are t
 for their size or the host memory they use, is :mod:`~hosim.engine.transfer_overheads`'s.
 """
 
-from hosim.engine.replay import replay, replay_stages
+from __future__ import annotations
 
-__all__ = ["replay", "replay_stages"]
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.engine.budget import parse_budget
+    from hosim.engine.channels import ChannelQueue, IssuedTransfer, build_channels
+    from hosim.engine.clock import SteppedClock
+    from hosim.engine.compiled_graph import DIES, compile_graph
+    from hosim.engine.compiled_plan import Hop
+    from hosim.engine.flow_table import UncoveredError
+    from hosim.engine.ledger import Ledger
+    from hosim.engine.link_groups import drive_channels
+    from hosim.engine.loop_cells import ENDED, LATE, NEVER, STOPPED, STUCK
+    from hosim.engine.program_table import ProgramTable, TableMove
+    from hosim.engine.replay import replay, replay_stages
+    from hosim.engine.resident_step import most_needed, resident_step
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "budget": "parse_budget",
+            "channels": "ChannelQueue IssuedTransfer build_channels",
+            "clock": "SteppedClock",
+            "compiled_graph": "DIES compile_graph",
+            "compiled_plan": "Hop",
+            "flow_table": "UncoveredError",
+            "ledger": "Ledger",
+            "link_groups": "drive_channels",
+            "loop_cells": "ENDED LATE NEVER STOPPED STUCK",
+            "program_table": "ProgramTable TableMove",
+            "replay": "replay replay_stages",
+            "resident_step": "most_needed resident_step",
+        },
+    )
+
+__all__ = [
+    "DIES",
+    "ENDED",
+    "LATE",
+    "NEVER",
+    "STOPPED",
+    "STUCK",
+    "ChannelQueue",
+    "Hop",
+    "IssuedTransfer",
+    "Ledger",
+    "ProgramTable",
+    "SteppedClock",
+    "TableMove",
+    "UncoveredError",
+    "build_channels",
+    "compile_graph",
+    "drive_channels",
+    "most_needed",
+    "parse_budget",
+    "replay",
+    "replay_stages",
+    "resident_step",
+]

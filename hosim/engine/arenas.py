@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hosim.engine.allocators.caching import CachingAllocator
-from hosim.engine.allocators.state import AllocatorStats
+from hosim.engine.allocators import AllocatorStats, CachingAllocator
 from hosim.engine.planned_arena import PlannedArena
 from hosim.errors import InputError
 from hosim.graph import Graph

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
 
-from hosim.costmodel.fair_sharing import NS_PER_S, Link
+from hosim.costmodel.transfers import NS_PER_S, Link
 from hosim.engine.clock import Alarm, Process
 from hosim.engine.compiled_plan import Hop
 from hosim.hardware import Hardware

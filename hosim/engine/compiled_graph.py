@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import TypeVar
 
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore
 from hosim.engine.ledger import composition_of
 from hosim.graph import Graph, Op
 from hosim.graph_users import CompactUsers

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
-from hosim.costmodel.routes import route
+from hosim.costmodel.transfers import route
 from hosim.engine.compiled_graph import CompiledGraph, Finish, Launch, Step, allocated, compile_graph, dying, total
 from hosim.errors import PlanError
 from hosim.graph import Graph

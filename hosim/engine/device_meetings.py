@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 
-from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group
-from hosim.costmodel.fair_sharing import NS_PER_S, Link
+from hosim.costmodel.transfers import NS_PER_S, Link, bytes_per_s_over_links, first_of_group
 from hosim.engine.channels import ChannelQueue, IssuedTransfer
 from hosim.engine.clock import Clock
 from hosim.engine.compiled_plan import Hop

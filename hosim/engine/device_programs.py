@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from hosim.analysis.stage_messages import StageExchange
+from hosim.analysis import StageExchange
 from hosim.cache_plan import Plan
-from hosim.costmodel.collective_traffic import meeting_ranks, sent_bytes
-from hosim.costmodel.memory_traffic import MemoryUse, copy_uses
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import MemoryUse, copy_uses, op_durations
+from hosim.costmodel.transfers import meeting_ranks, sent_bytes
 from hosim.engine.compiled_plan import CompiledPlan, compile_plan
 from hosim.engine.result_figures import tells_slowing
 from hosim.graph import Graph

@@ -16,9 +16,9 @@ from fractions import Fraction
 from itertools import count
 from typing import TYPE_CHECKING
 
-from hosim.analysis.stage_messages import StageExchange
+from hosim.analysis import StageExchange
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel import copies_compete, with_memories
 from hosim.engine import oom, oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.channels import build_channels

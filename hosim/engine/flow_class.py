@@ -12,7 +12,7 @@ from fractions import Fraction
 from heapq import heappush
 from math import lcm
 
-from hosim.costmodel.fair_sharing import Link
+from hosim.costmodel.transfers import Link
 from hosim.engine.channels import IssuedTransfer
 
 

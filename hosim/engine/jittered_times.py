@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
-from hosim.analysis.canonical import canonical_places
+from hosim.analysis import canonical_places
 from hosim.cache_plan import Plan
-from hosim.costmodel.collective_traffic import first_of_group
+from hosim.costmodel.transfers import first_of_group
 from hosim.graph import Graph
 from hosim.jitter import Jitter
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 
-from hosim.costmodel.fair_sharing import Link, max_min_rates
+from hosim.costmodel.transfers import Link, max_min_rates
 from hosim.engine.channels import ChannelQueue, IssuedTransfer
 from hosim.engine.clock import NEVER, Alarm, Clock, Process
 from hosim.engine.flow_class import FlowClass

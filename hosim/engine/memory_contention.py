@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import gcd
 
-from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S, MemoryUse
+from hosim.costmodel import HELD_BYTES_PER_S, MemoryUse
 from hosim.engine.channels import ChannelQueue
 from hosim.engine.clock import NEVER
 from hosim.engine.device_meetings import DeviceCollectives

@@ -10,7 +10,7 @@ hop. From the start of its first chunk to the end of its last one the cache op i
 
 from __future__ import annotations
 
-from hosim.costmodel.routes import chunks_of, route
+from hosim.costmodel.transfers import chunks_of, route
 from hosim.engine.channels import Chunk, IssuedTransfer, Route
 from hosim.engine.compiled_plan import Hop
 from hosim.engine.device_state import DeviceState

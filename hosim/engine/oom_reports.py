@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hosim.analysis.canonical import canonical_places
+from hosim.analysis import canonical_places
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
 from hosim.folded_parts import folded, tensors_of

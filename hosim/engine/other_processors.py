@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from hosim.cache_plan import Plan
-from hosim.costmodel.memory_traffic import MemoryUse
+from hosim.costmodel import MemoryUse
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine.clock import Alarm, Process
 from hosim.engine.compiled_plan import ABSENT, PENDING, VALID, TrackedOp

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from hosim.cache_plan import AT_START, DETACH, Plan
-from hosim.engine.allocators.caching import CachingAllocator
+from hosim.engine.allocators import CachingAllocator
 from hosim.engine.arenas import caching_figures, streams_of_tensors
 from hosim.errors import InputError
 from hosim.hardware import Hardware

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from hosim.analysis.happens_before import HappensBefore
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import MemoryUse
-from hosim.costmodel.transfer_time import pin_ns
+from hosim.analysis import HappensBefore
+from hosim.costmodel import MemoryUse
+from hosim.costmodel.transfers import NS_PER_S, pin_ns
 from hosim.engine.compiled_graph import compile_graph
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
 from hosim.engine.flow_table import FlowTable, UncoveredError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hosim.analysis.pipeline_bubble import bubbles
-from hosim.analysis.stage_messages import exchanges
+from hosim.analysis import bubbles, exchanges
 from hosim.cache_plan import Plan
 from hosim.collector import no_collection
 from hosim.engine import result_figures
@@ -69,7 +68,8 @@ def replay(
     allocator, account or engine.
 
     >>> from hosim.graph import GraphBuilder
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> from hosim.cache_plan import CacheOp
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
-from hosim.costmodel.collective_traffic import sent_bytes
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import MemoryUse, copies_compete, copy_uses, with_memories
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import channel_bandwidth, is_pageable
+from hosim.costmodel import MemoryUse, copies_compete, copy_uses, op_durations, with_memories
+from hosim.costmodel.transfers import NS_PER_S, channel_bandwidth, is_pageable, sent_bytes
 from hosim.engine.compiled_plan import SEVERAL, Hop, resolve_hop
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.jittered_times import jittered, transfer_factors

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import idle_below, static_peak
+from hosim.analysis import canonical, idle_below, static_peak
 from hosim.cache_plan import Plan
-from hosim.costmodel.on_the_device import known_on_device, on_the_device
+from hosim.costmodel import known_on_device, on_the_device
 from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models.build import build
-from hosim.models.processors_of_run import PROCESSORS
+from hosim.models import PROCESSORS, build
 
 
 @dataclass(frozen=True)

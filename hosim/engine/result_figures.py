@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Protocol
 
-from hosim.analysis.plan_origin import changed_line
-from hosim.analysis.whole_moves import WholeMoves, whole_move_lines, whole_moves
+from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
-from hosim.costmodel.guessed_collectives import guessed_collectives
-from hosim.costmodel.makespan_interval import makespan_interval
+from hosim.costmodel import guessed_collectives, makespan_interval
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger

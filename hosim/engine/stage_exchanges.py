@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hosim.analysis.stage_messages import StageExchange
+from hosim.analysis import StageExchange
 from hosim.engine.channels import IssuedTransfer
 from hosim.engine.device_meetings import Collectives, DeviceCollectives, Started
 from hosim.engine.stream import Stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from hosim.costmodel.transfer_time import is_pageable, pin_ns
+from hosim.costmodel.transfers import is_pageable, pin_ns
 from hosim.engine.channels import IssuedTransfer
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from hosim.costmodel.fair_sharing import NS_PER_S, Link, max_min_rates
-from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S
-from hosim.costmodel.transfer_time import is_pageable, pin_ns
+from hosim.costmodel import HELD_BYTES_PER_S
+from hosim.costmodel.transfers import NS_PER_S, Link, is_pageable, max_min_rates, pin_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 

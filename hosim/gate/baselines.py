@@ -23,7 +23,7 @@ from hosim.units import human_size, human_time
 from hosim.versions import REPLAY
 
 if TYPE_CHECKING:
-    from hosim.io.baseline_file import ListingModel
+    from hosim.io.gate_files import ListingModel
 
 LINES = 60
 """How many lines a list may have."""
@@ -40,7 +40,7 @@ HEADER = "# Written by hosim: what one simulated step needs. Review a change of 
 
 def load(path: str | os.PathLike[str]) -> Record:
     """The record in a baseline file. Raises :class:`InputError`."""
-    from hosim.io.baseline_file import load_baseline
+    from hosim.io.gate_files import load_baseline
 
     data = load_baseline(path)
     source = os.fspath(path)
@@ -77,7 +77,7 @@ def save(record: Record, path: str | os.PathLike[str]) -> bool:
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     """As :func:`save`, for the given text."""
-    from hosim.io import reading
+    from hosim.files import write_bytes
 
     target = Path(path)
     confined(target, target.parent, os.fspath(path))
@@ -89,7 +89,7 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be created: {error.strerror}", source=str(target.parent)) from None
-    reading.write_bytes(target, content)
+    write_bytes(target, content)
     return True
 
 

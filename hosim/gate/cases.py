@@ -18,7 +18,7 @@ from hosim.gate.metrics import Tolerance, parse_tolerances
 from hosim.limits import within
 
 if TYPE_CHECKING:
-    from hosim.io.cases_file import MatrixModel
+    from hosim.io.gate_files import MatrixModel
 
 FILES = ("hosim.toml", "pyproject.toml")
 """The files that may list cases, in the order in which they are looked for."""
@@ -105,7 +105,7 @@ class Suite:
 
         Raises :class:`InputError` for a name that matches no case.
         """
-        from hosim.io.reading import unknown_name
+        from hosim.files import unknown_name
 
         wanted: set[str] = set()
         for name in (given := tuple(names)):
@@ -134,7 +134,7 @@ def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathL
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
     """The suite in a file. Raises :class:`InputError`."""
-    from hosim.io.cases_file import load_cases
+    from hosim.io.gate_files import load_cases
 
     source = os.fspath(path)
     data = load_cases(source)
@@ -248,7 +248,7 @@ def _named(where: str, name: str, source: str) -> str:
 
 
 def _has_table(file: Path) -> bool:
-    from hosim.io.cases_file import read_toml
+    from hosim.io.gate_files import read_toml
 
     tool = read_toml(os.fspath(file)).get("tool", {})
     return isinstance(tool, dict) and "hosim" in tool

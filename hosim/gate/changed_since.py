@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hosim import shipped
 from hosim.gate.record import REQUESTS, SHIPPED, SOURCE, Record
-from hosim.io import shipped
 
 
 def changed_since(before: Record, now: Record) -> str:

@@ -10,8 +10,8 @@ from hosim.gate.plan_changes import plan_changes
 from hosim.gate.reports import changed_metrics, noted, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.gate.verdict_tables import metric_cells
-from hosim.report import page
-from hosim.report.change_figure import Curve, change_figure
+from hosim.report import Curve, change_figure
+from hosim.report import page_parts as page
 
 ROWS = 40
 """The most changes of a plan to list."""

@@ -21,7 +21,7 @@ from hosim.gate.record import Measured
 from hosim.gate.verdict import ERROR, CaseVerdict, judge
 from hosim.new_processes import belong_to, without_ctrl_c
 from hosim.plain_text import one_line
-from hosim.study.runners import cores
+from hosim.study.runs import cores
 from hosim.version import __version__
 from hosim.versions import VERSIONS
 

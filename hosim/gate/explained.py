@@ -8,8 +8,7 @@ import pytest
 
 from hosim.errors import HosimError
 from hosim.units import parse_share
-from hosim.validate.replay_verdict import complaint
-from hosim.validate.validation import Validation, validate
+from hosim.validate import Validation, complaint, validate
 
 
 def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:

@@ -29,7 +29,7 @@ def kept_in() -> Path:
 def graph_of_file(path: Path, kept: Path | None) -> Graph:
     """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs. Raises :class:`InputError`."""
     from hosim.gate.kept_graphs import keep_graph, kept_graph
-    from hosim.importers import load_any
+    from hosim.io import load_any
 
     if kept is None:
         return load_any(path)
@@ -77,7 +77,7 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
 
 def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by name). Raises :class:`InputError`."""
-    from hosim.importers.torch_export import import_exported, require_torch
+    from hosim.importers.torch_programs import import_exported, require_torch
 
     require_torch()
     import torch

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hosim.collector import no_collection
 from hosim.errors import HosimError
+from hosim.files import parse, read_bytes, to_text, write_bytes
 from hosim.graph import Graph
-from hosim.io import bounded, reading
-from hosim.io.workload_file import workload_from_dict, workload_to_dict
+from hosim.io import workload_from_dict, workload_to_dict
 
 _KEY_BYTES = 32
 
@@ -28,10 +28,10 @@ def kept_graph(folder: Path, name: str) -> Graph | None:
         return None
     file = folder / name
     with suppress(OSError, HosimError, ValueError):
-        signature, _, text = bounded.read_bytes(os.fspath(file)).partition(b"\n")
+        signature, _, text = read_bytes(os.fspath(file)).partition(b"\n")
         if hmac.compare_digest(signature, _signature(key, name, text)):
             with no_collection():
-                return workload_from_dict(reading.parse(text.decode(), f"{file}.json"))
+                return workload_from_dict(parse(text.decode(), f"{file}.json"))
     return None
 
 
@@ -40,10 +40,10 @@ def keep_graph(graph: Graph, folder: Path, name: str) -> None:
     key = _signing_key()
     if key is None:
         return
-    text = reading.to_text(workload_to_dict(graph)).encode()
+    text = to_text(workload_to_dict(graph)).encode()
     with suppress(OSError, HosimError):
         folder.mkdir(parents=True, exist_ok=True)
-        reading.write_bytes(folder / name, _signature(key, name, text) + b"\n" + text)
+        write_bytes(folder / name, _signature(key, name, text) + b"\n" + text)
 
 
 def _signature(key: bytes, name: str, text: bytes) -> bytes:

@@ -22,7 +22,7 @@ FINGERPRINTS = ("graph", "machine", "plan")
 
 def load(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
     """The record of each case by its name; ``None`` for a case that does not fit. Raises :class:`InputError`."""
-    from hosim.io.baseline_file import load_baselines
+    from hosim.io.gate_files import load_baselines
 
     data = load_baselines(path)
     found = {}

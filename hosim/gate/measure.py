@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hosim import engine
-from hosim.analysis.canonical import canonical, digest, graph_fingerprint, plan_fingerprint
-from hosim.analysis.plan_origin import check_made_for
-from hosim.analysis.verifier import verify
+from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint, verify
+from hosim.analysis.remarks import check_made_for
 from hosim.cache_plan import AT_START, DETACH, Plan
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.rescaled import rescaled
+from hosim.costmodel import op_durations
 from hosim.devices_of_graph import on_devices
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
@@ -26,9 +24,10 @@ from hosim.gate.record import SHIPPED, SOURCE, Item, Listing, Measured, PeakReco
 from hosim.gate.served_case import measure_served
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.io import rescaled
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
-from hosim.study import run_policy
-from hosim.study.policy_choice import PolicyChoice, parse_choice
+from hosim.study.asked import PolicyChoice, parse_choice
+from hosim.study.runs import check, make_plan
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
@@ -50,7 +49,8 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
 
 def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
 
     profile = load_hardware(find_hardware(case.beside(case.hardware)))
     graph = canonical(rescaled(graph, profile) if case.rescale else graph)
@@ -96,7 +96,8 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
 
 def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured | HosimError]:
     """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the place of what it is raised for."""
-    from hosim.io import find_hardware, load_hardware
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
 
     try:
         given, source = _graph(cases[0], kept), _source(cases[0])
@@ -118,8 +119,8 @@ def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[M
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
-    from hosim.importers.named_workload import load_named, names_model
-    from hosim.io import find_workload
+    from hosim.io import load_named, names_model
+    from hosim.shipped import find_workload
 
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
@@ -130,9 +131,8 @@ def _graph(case: Case, kept: Path | None) -> Graph:
 
 def _source(case: Case) -> str:
     """The fingerprint of the file of a case, or of the name of a model; empty for a function of the user's."""
-    from hosim.importers.named_workload import names_model
-    from hosim.io import find_workload
-    from hosim.io.shipped import is_shipped
+    from hosim.io import names_model
+    from hosim.shipped import find_workload, is_shipped
 
     if case.workload is None:
         return ""
@@ -147,8 +147,8 @@ def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, bu
     from hosim.io import check_tiers, load_plan
 
     if case.plan is None:
-        made = run_policy.make_plan(graph, hardware, choice, budget)
-        run_policy.check(made, hardware, budget)
+        made = make_plan(graph, hardware, choice, budget)
+        check(made, hardware, budget)
         return made
     path = case.beside(case.plan)
     plan = load_plan(path, graph)

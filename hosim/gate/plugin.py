@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hosim.gate.testing import SimulatedStep
-    from hosim.validate.validation import Validation
+    from hosim.validate import Validation
 
 MARKER = "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate plans and replays, and on which machine"
 

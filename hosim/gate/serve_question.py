@@ -15,8 +15,8 @@ _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2
 
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of :func:`hosim.serve`."""
-    from hosim.api.serving_run import serve_defaults
-    from hosim.io.reading import unknown_name
+    from hosim.api import serve_defaults
+    from hosim.files import unknown_name
 
     for key in _NEITHER:
         if key in given:
@@ -54,8 +54,8 @@ class AskedServing:
 
     def placed(self, error: InputError) -> InputError:
         """The error with the place in ``serve`` that it is about, and the file of requests that it names."""
-        from hosim.api.serving_run import serve_defaults
-        from hosim.serving.drawn_requests import is_drawn
+        from hosim.api import serve_defaults
+        from hosim.serving.requests import is_drawn
 
         at, where = error.source, error.where
         if at == self.requests and not is_drawn(self.requests):
@@ -73,7 +73,7 @@ class AskedServing:
 
 def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:
     """What ``serve`` of a case asks; ``beside`` finds paths relative to the case's file."""
-    from hosim.serving.drawn_requests import changed_text, is_drawn, setting_of
+    from hosim.serving.requests import changed_text, is_drawn, setting_of
 
     given = dict(serve)
     model, requests, limit = given.pop("model"), given.pop("requests"), given.pop("limit", None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hosim.analysis.canonical import canonical, digest, graph_fingerprint
+from hosim.analysis import canonical, digest, graph_fingerprint
 from hosim.errors import InfeasibleError, InputError
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
@@ -19,7 +19,7 @@ from hosim.version import __version__
 from hosim.versions import SERVING_VERSIONS
 
 if TYPE_CHECKING:
-    from hosim.serving.served import Served
+    from hosim.serving import Served
 
 PARTS = 60
 """How many equal parts of the time the curve of the cache has."""
@@ -29,10 +29,11 @@ _CONTEXT = 1024
 
 def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
-    from hosim.api.serving_run import serve
-    from hosim.importers.model_names import builder_parameters
-    from hosim.io import find_hardware, load_hardware
-    from hosim.serving.asked_requests import asked_requests
+    from hosim.api import serve
+    from hosim.importers import builder_parameters
+    from hosim.io import load_hardware
+    from hosim.serving.requests import asked_requests
+    from hosim.shipped import find_hardware
 
     hardware = load_hardware(find_hardware(case.beside(case.hardware)))
     assert case.serve is not None
@@ -79,8 +80,8 @@ class _Held:
     """What each tier of a machine holds: weights and the cache on each device, the cache below."""
 
     def __init__(self, model: Mapping[str, Any], device: str, hardware: Any, served: Served) -> None:
-        from hosim.models.build import build
-        from hosim.serving.modelled_iterations import ModelledIterations
+        from hosim.models import build
+        from hosim.serving import ModelledIterations
 
         modelled = ModelledIterations(model, hardware)
         self.device = device
@@ -147,9 +148,10 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
-    from hosim.api.serving_run import serve_defaults
-    from hosim.io import find_hardware, load_hardware
-    from hosim.serving.kv_policies.kv_registry import kv_policy
+    from hosim.api import serve_defaults
+    from hosim.io import load_hardware
+    from hosim.serving.kv_policies import kv_policy
+    from hosim.shipped import find_hardware
 
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}
     if isinstance(setup["kv"], str):

@@ -12,8 +12,7 @@ from hosim.gate.record import Record
 from hosim.gate.reports import changed_metrics, details, noted, with_a_row
 from hosim.gate.verdict import FAILING, CaseVerdict, summary
 from hosim.plain_text import counted
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING
+from hosim.report import NOTHING, open_table, paragraph
 from hosim.units import human_size
 
 _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}

@@ -12,7 +12,7 @@ from hosim.errors import HosimError, InputError
 from hosim.gpu.gpu_seam import Device
 from hosim.gpu.output_files import write_json
 from hosim.gpu.progress_lines import say
-from hosim.validate.kit_files import FORMAT, read_json
+from hosim.validate.kit import FORMAT, read_json
 
 FAILED = "failed.json"
 

@@ -19,12 +19,7 @@ from hosim.gpu.clocks import sampled
 from hosim.gpu.functional_decoder import CONFIGS, Config
 from hosim.gpu.gpu_seam import Device
 from hosim.hardware import Hardware
-from hosim.lower.insert import insert
-from hosim.lower.on_cpu import CpuDevice
-from hosim.lower.on_cuda import CudaDevice
-from hosim.lower.run import Executor
-from hosim.lower.torch_program import TorchProgram, capture
-from hosim.lower.training import capture_training
+from hosim.lower import CpuDevice, CudaDevice, Executor, TorchProgram, capture, capture_training, insert
 from hosim.result import Timeline
 
 WARM_UP = 2

@@ -27,8 +27,7 @@ from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun, record_run
 from hosim.gpu.summary_table import table, write_summary
 from hosim.new_processes import safe_path
-from hosim.validate.kit_files import FORMAT, read_json
-from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD
+from hosim.validate.kit import FORMAT, SCHEMES, SMALLEST_OFFLOAD, read_json
 
 _MODES = ("prefill", "train")
 _PARTS = ("bandwidth", "kernels", "schemes", "steps")
@@ -124,13 +123,13 @@ def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, a
     """Plan; ``quick`` is without effort unless some is asked for, while a GPU waits."""
     try:
         from hosim.gpu.planning import plan_steps
-        from hosim.policies import registry
+        from hosim.policies import policy_named
     except ModuleNotFoundError as error:  # a GPU machine with torch and numpy alone
         raise InputError(
             f"planning needs {error.name}, which is not here: copy the folder to where hosim is installed, run "
             f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m hosim.gpu run`"
         ) from error
-    if effort is None and quick and "effort" in registry.get(policy).settings:
+    if effort is None and quick and "effort" in policy_named(policy).settings:
         effort = 0.0
     plan_steps(out, shares, policy, {} if effort is None else {"effort": effort}, attempts)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.validate.kit_files import bandwidth_sweep, measured_device
-from hosim.validate.swept_channels import swept_channels
+from hosim.validate.kit import bandwidth_sweep, measured_device, swept_channels
 
 
 def measured_machine(out: Path) -> Hardware:

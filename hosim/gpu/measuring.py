@@ -21,7 +21,7 @@ from hosim.gpu.scheme_runs import new_folder
 from hosim.gpu.travel_files import workload_mapping
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.validate.kit_files import FORMAT, read_json, whole
+from hosim.validate.kit import FORMAT, read_json, whole
 
 
 def measure_channels(device: Device, out: Path, dry: bool) -> None:

@@ -48,7 +48,7 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     ...     sorted(os.listdir(os.path.join(folder, "step")))
     ['run.json', 'trace.json.gz']
     """
-    from hosim.importers.torch_export import require_torch
+    from hosim.importers.torch_programs import require_torch
 
     require_torch()
     import torch
@@ -57,7 +57,7 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     from hosim.gpu.gpu_seam import CpuBackend, CudaBackend
     from hosim.gpu.output_files import write_json
     from hosim.gpu.scheme_runs import new_folder
-    from hosim.validate.kit_files import FORMAT
+    from hosim.validate.kit import FORMAT
 
     path = Path(folder)
     try:

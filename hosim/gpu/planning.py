@@ -12,17 +12,17 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.files import bounded
 from hosim.gpu.attempts import Attempts
 from hosim.gpu.measured_machine import measured_machine
 from hosim.gpu.output_files import write_json
 from hosim.gpu.progress_lines import say
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import bounded, load_workload, save_plan
-from hosim.io.plan_file import plan_to_dict
-from hosim.lower.offload import Replayed, planned, rule_of
+from hosim.io import load_workload, plan_to_dict, save_plan
+from hosim.lower import Replayed, planned, rule_of
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
-from hosim.validate.kit_files import FORMAT, kit_run, measured_device, read_json, whole
+from hosim.validate.kit import FORMAT, kit_run, measured_device, read_json, whole
 
 
 def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mapping[str, Any], attempts: Attempts) -> None:

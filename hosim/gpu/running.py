@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.files import read_json
 from hosim.gpu.attempts import Attempts
 from hosim.gpu.captured_step import CapturedStep, Work, captured, events_of, run_steps
 from hosim.gpu.gpu_seam import Device
@@ -18,9 +19,8 @@ from hosim.gpu.progress_lines import say
 from hosim.gpu.summary_table import write_summary
 from hosim.gpu.travel_files import plan_of_mapping
 from hosim.hardware import Hardware
-from hosim.io.bounded import read_json
-from hosim.validate.kit_files import read_json as kit_json
-from hosim.validate.kit_files import whole
+from hosim.validate.kit import read_json as kit_json
+from hosim.validate.kit import whole
 
 
 def run_plans(device: Device, out: Path, steps: int, attempts: Attempts) -> None:

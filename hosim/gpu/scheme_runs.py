@@ -17,8 +17,7 @@ from hosim.gpu.functional_decoder import Config
 from hosim.gpu.gpu_seam import Device
 from hosim.gpu.output_files import write_json
 from hosim.gpu.schemes import Workload
-from hosim.validate.kit_files import FORMAT
-from hosim.validate.offload_schemes import SCHEMES
+from hosim.validate.kit import FORMAT, SCHEMES
 
 
 @dataclass(frozen=True)

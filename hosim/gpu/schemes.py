@@ -12,7 +12,7 @@ from hosim.gpu import functional_decoder
 from hosim.gpu.functional_decoder import Config
 from hosim.gpu.gpu_seam import Device
 from hosim.gpu.moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
-from hosim.validate.offload_schemes import SMALLEST_OFFLOAD, OffloadScheme
+from hosim.validate.kit import SMALLEST_OFFLOAD, OffloadScheme
 
 _RATE, _DECAY, _EPSILON, _BETA_1, _BETA_2 = 1e-4, 0.1, 1e-8, 0.9, 0.95
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from hosim.gpu.attempts import noted_failures
 from hosim.gpu.output_files import write_json
-from hosim.validate.kit_files import FORMAT, read_json
-from hosim.validate.plan_rows import plan_rows
+from hosim.validate import plan_rows
+from hosim.validate.kit import FORMAT, read_json
 
 
 def write_summary(out: Path) -> list[dict[str, Any]]:

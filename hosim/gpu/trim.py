@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hosim.importers.kineto_events import MODULE
+from hosim.importers.recordings import MODULE
 
 _CATEGORIES = frozenset(
     (

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
-from hosim.io.bounded import read_json
 
-__all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "is_hyper_parallel", "read_document"]
+__all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "read_document"]
 
 _NOTES = {
     "storages": "of activations alone; parameters, optimizer states and inputs are not traced",
@@ -56,12 +56,6 @@ class ActivationTrace:
     limit_bytes: int | None
     d2h_bytes_per_s: int
     h2d_bytes_per_s: int
-
-
-def is_hyper_parallel(head: bytes) -> bool:
-    """Whether such a trace begins like this: a JSON object with ``storage_sizes`` and ``retained_sids``, or with accesses of storages."""
-    keys = (b'"storage_sizes"', b'"retained_sids"'), (b'"accesses"', b'"storage_id"')
-    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
 
 
 def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, causal_kernel, product_kernel
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, product_kernel
 from hosim.importers.flop_formulas import (
     Dims,
     attention_flops,

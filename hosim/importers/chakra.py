@@ -24,16 +24,16 @@ from struct import unpack
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.files import read_bytes, read_head, read_json
+from hosim.files.formats import wire
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import wire
 from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
 from hosim.importers.op_kinds import op_kind
-from hosim.importers.traced_tensors import Storages, TracedTensor
-from hosim.io.bounded import read_bytes, read_head, read_json
+from hosim.importers.torch_programs import Storages, TracedTensor
 from hosim.notes import ASSUMED, MISSING
 from hosim.plain_text import counted
 
-__all__ = ["import_chakra", "is_chakra"]
+__all__ = ["import_chakra"]
 
 _NOTES = {
     "kinds": "not in the trace: input for what is there at the start, activation for what is made",
@@ -50,10 +50,6 @@ _PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator that calls others
 _LARGEST = 1 << 60
 _MESSAGES = (5, 6, 7)
 """Types of nodes that send or receive."""
-_METADATA_FIELDS = {1: (2,), 2: (2,)}
-"""The wire types of the fields of ``GlobalMetadata``: version and attributes."""
-_NODE_FIELDS = {1: (0,), 2: (2,), 3: (0,), 4: (0, 2), 5: (0, 2), 6: (0,), 7: (0,), 8: (2,), 9: (2,), 10: (2,)}
-"""The wire types of the fields of ``Node``, from its id to its attributes; lists of numbers may be packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +80,6 @@ class _ChakraNode:
     def operator(self) -> str:
         """The operator without its library and the number of its part."""
         return _PART.sub("", self.name).rpartition("::")[2]
-
-
-def is_chakra(head: bytes) -> bool:
-    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata message before a node.
-
-    Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there has to be of its type, in its order.
-    """
-    if head.lstrip()[:1] == b"{":
-        return b'"workload_graph"' in head
-    try:
-        begin, metadata = next(wire.messages(head))
-        if not wire.is_message(metadata, 0, len(metadata), _METADATA_FIELDS):
-            return False
-        reader = wire.Reader()
-        attributes = [reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)]
-        if not all(isinstance(a.get(1, [b""])[0], bytes) for a in attributes):
-            return False
-        size, node = wire.varint(head, begin + len(metadata))
-        return size > 0 and wire.is_message(head, node, node + size, _NODE_FIELDS)
-    except (wire.WireError, StopIteration):
-        return False
 
 
 def import_chakra(path: str | os.PathLike[str]) -> Graph:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import opened, read_json
-from hosim.models.weight_bytes import INDEX
+from hosim.files import opened, read_json
+from hosim.models import INDEX
 
 _PACKINGS = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 """Files that say how weights are packed where the config does not: those of ModelOpt, AutoGPTQ and AutoAWQ, by ``quant_method``."""

@@ -38,12 +38,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.files import read_bytes
 from hosim.graph import Graph, GraphBuilder
-from hosim.io.bounded import read_bytes
 from hosim.limits import within
 from hosim.measured_on import MEASURED_ON
 
-__all__ = ["import_g10", "is_g10"]
+__all__ = ["import_g10"]
 
 CLOCK_HZ = 1_200_000_000
 """The clock of the published configurations (``GPU_frequency_GHz 1.2``)."""
@@ -75,11 +75,6 @@ class _Kernel:
     cycles: int = 0
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-
-
-def is_g10(path: Path) -> bool:
-    """Whether ``path`` is a folder with either of the two files, plain or gzipped."""
-    return path.is_dir() and any(_file(path, name) is not None for name in ("kernels", "tensors"))
 
 
 def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:

@@ -13,9 +13,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.gguf_header import GgufHeader, read_gguf
-from hosim.models.gguf_types import bytes_of
-from hosim.models.stored_weights import GGUF
-from hosim.models.weight_bytes import INDEX
+from hosim.models import GGUF, INDEX, bytes_of
 from hosim.plain_text import shown
 
 Config = dict[str, Any]

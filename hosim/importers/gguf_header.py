@@ -15,9 +15,9 @@ from math import prod
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.bounded import opened
+from hosim.files import opened
 from hosim.limits import Budget, limit, within
-from hosim.models.gguf_types import TYPES
+from hosim.models import TYPES
 from hosim.plain_text import shown
 
 MAGIC = b"GGUF"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import GraphError, InputError
+from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.io.bounded import read_json
 from hosim.unknown_ops import UNKNOWN_OPS
 
-__all__ = ["import_inductor", "is_inductor"]
+__all__ = ["import_inductor"]
 
 _NOTES = {
     "durations": "not in the file; the cost model estimates them from the bytes of the operands alone (no flops)",
@@ -36,12 +36,6 @@ class _Buffer:
     is_input: bool
     is_output: bool
     deps: Sequence[str]
-
-
-def is_inductor(head: bytes) -> bool:
-    """Whether such a file begins like this: JSON with nodes that have ``buffer_names``, or buffers that have a ``size_alloc``."""
-    keys = (b'"nodes"', b'"buffer_names"'), (b'"buffers"', b'"size_alloc"')
-    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
 
 
 def import_inductor(path: str | os.PathLike[str]) -> Graph:

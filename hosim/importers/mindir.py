@@ -5,8 +5,8 @@ The mapping:
 - The main graph's parameters are tensors of kind ``parameter`` (``expert`` if a part of the name is ``experts``); what an optimizer writes
   beside one is an ``optimizer_state``, and the gradient that it takes a ``gradient``. Only shapes are read, never weights.
 - ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute nothing. ``Reshape``, ``ExpandDims``,
-  ``Squeeze`` and ``Flatten`` are views, as in :mod:`hosim.importers.torch_export`; ``Transpose`` and ``Split`` are copies. Every other
-  primitive is an op.
+  ``Squeeze`` and ``Flatten`` are views, as in :mod:`hosim.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies.
+  Every other primitive is an op.
 - Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind ``buffer``.
 - Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the branch with more FLOP is taken, and
   ``meta["missing"]`` says how often. A function that calls itself (a loop over data) is refused.
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
 from hosim.errors import InputError
+from hosim.files import mapped
 from hosim.graph import Graph
 from hosim.importers.flop_formulas import convolution_flops, matmul_flops
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.static_tensors import Recording, StaticTensor
-from hosim.io.bounded import mapped
 from hosim.limits import Budget, within
 
 __all__ = ["import_mindir"]

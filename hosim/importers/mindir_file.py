@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers import wire
+from hosim.files.formats import wire
 from hosim.importers.static_tensors import ELEMENTS
 
 _DTYPES = {
@@ -85,26 +85,6 @@ class MindirModel:
 class _Primitive:
     operator: str
     attributes: Mapping[str, Any]
-
-
-def is_mindir(content: bytes) -> bool:
-    """Whether a MindIR file begins like this: protobuf with a version in words, ``MindSpore`` as producer, and a graph."""
-    if not content.startswith(b"\x0a") or b"MindSpore" not in content[:64]:
-        return False
-    try:
-        return wire.text(wire.Reader().fields(content[: _head(content)]), 2) == "MindSpore"
-    except wire.WireError:
-        return False
-
-
-def _head(content: bytes) -> int:
-    """Where the first two fields end."""
-    at = 0
-    for _ in range(2):
-        _, at = wire.varint(content, at)
-        size, at = wire.varint(content, at)
-        at += size
-    return at
 
 
 def read_model(content: wire.Part) -> MindirModel:

@@ -1,7 +1,7 @@
 """A ``config.json`` of transformers, the folder of a checkpoint, or a GGUF, as a workload: the model in its builder's usual run.
 
 That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters behind
-the name (:mod:`hosim.importers.named_workload`).
+the name (:mod:`hosim.io.named_workload`).
 """
 
 from __future__ import annotations
@@ -9,35 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.files import content, read_head
 from hosim.graph import Graph
 from hosim.importers.checkpoint_folder import beside
 from hosim.importers.gguf_config import config_of_gguf
 from hosim.importers.gguf_header import is_gguf
-from hosim.io import reading
-from hosim.io.bounded import read_head
-from hosim.models.build import build
-from hosim.models.config_json import sizes_of
-from hosim.models.weight_bytes import INDEX
+from hosim.models import INDEX, build, sizes_of
 from hosim.plain_text import shown
-
-_MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
-
-
-def is_model_config(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is one, by its ``model_type``."""
-    return head.lstrip().startswith(b"{") and _MODEL_TYPE.search(head) is not None
-
-
-def is_model_folder(path: Path) -> bool:
-    """Whether a folder is a checkpoint as transformers writes it, by its ``config.json``."""
-    config = path / "config.json"
-    return config.is_file() and is_model_config(read_head(os.fspath(config)))
 
 
 def import_model_config(path: str | os.PathLike[str]) -> Graph:
@@ -56,7 +38,7 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     source = _file(path)
     if is_gguf(read_head(source)):
         return config_of_gguf(source)
-    config = reading.content(source, constants=True)
+    config = content(source, constants=True)
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError("expected a config.json of transformers, which has a model_type", source=source)
     folder, name = os.path.split(source)

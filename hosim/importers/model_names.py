@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.importers.model_config import load_config
-from hosim.models.presets import PRESETS
+from hosim.models import PRESETS
 from hosim.plain_text import one_line, shown
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -21,7 +21,7 @@ _FILES = (".json", ".json.gz", ".gguf")
 
 
 def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
-    """The parameters of a builder (:func:`hosim.models.build.build`) for a model as a user names it.
+    """The parameters of a builder (:func:`hosim.models.builder.build`) for a model as a user names it.
 
     A text is a model with or without ``:parameter=value`` behind it, and a mapping is a ``config.json`` or parameters with a ``model``.
     Raises :class:`InputError`.

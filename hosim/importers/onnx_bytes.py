@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from hosim.importers import wire
+from hosim.files.formats import Part, header, places
 from hosim.limits import Budget, limit, refusal
 
 _WEIGHTS = frozenset((4, 5, 6, 7, 9, 10, 11))
@@ -39,15 +39,15 @@ class _Light:
         self._budget = Budget("records")
         self._known: dict[str, Mapping[int, Any]] = {}
 
-    def message(self, message: memoryview, kind: Any, levels: int) -> wire.Part:
+    def message(self, message: memoryview, kind: Any, levels: int) -> Part:
         """A message of the described ``kind``: itself, if it is without weights."""
         if not levels:
             raise refusal("nesting_depth")
         inside = self._inside(kind)
         is_tensor = kind.full_name == "onnx.TensorProto"
-        parts: list[wire.Part] = []
+        parts: list[Part] = []
         copied = 0  # everything before is in ``parts``, or dropped
-        for begin, key, body, end in wire.places(message):
+        for begin, key, body, end in places(message):
             self._budget.draw()
             if body is None:
                 continue
@@ -58,7 +58,7 @@ class _Light:
                 whole = message[body:end]
                 light = self.message(whole, inside[key], levels - 1)
                 if light is not whole:
-                    parts += (message[copied:begin], wire.header(key, len(light)), light)
+                    parts += (message[copied:begin], header(key, len(light)), light)
                     copied = end
             else:
                 self._budget.draw(1 + (end - body) // _BYTES_OF_A_FIELD)

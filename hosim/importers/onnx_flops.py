@@ -7,7 +7,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes, product_kernel
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
 from hosim.importers.flop_formulas import attention_flops, convolution_flops, matmul_flops, recurrent_flops
 
 Dims = tuple[int, ...]

@@ -6,7 +6,8 @@ The mapping:
   part of its name is ``experts``), else ``buffer``. Weights are never read and may lie in a file that is not there. ONNX does not tell
   parameters from what torch calls buffers, such as a batch norm's running mean.
 - Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and arithmetic on them is not an op.
-- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in :mod:`hosim.importers.torch_export`.
+- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in
+:mod:`hosim.importers.torch_programs.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
 - Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx_flops`, and for operators of onnxruntime
   (``com.microsoft``) those of :mod:`hosim.importers.onnx_contrib`; an op without FLOP is bound by the bytes it moves. Operators of anybody
@@ -25,41 +26,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hosim.errors import InputError
+from hosim.files import mapped
+from hosim.files.formats import WireError
 from hosim.graph import Graph
-from hosim.importers import wire
-from hosim.io.bounded import mapped
 
-__all__ = ["import_onnx", "is_onnx"]
-
-_FIRST_NODE = b"\x0a"
-"""What a graph begins with that has nodes."""
-
-_MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
-
-
-def is_onnx(head: bytes) -> bool:
-    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or operator sets.
-
-    A graph that does not end in ``head`` is the last field that is seen: it has to begin like one, unless the version came before it.
-    """
-    if head[:1] != b"\x08" and head[:1] != b"\x3a":
-        return False
-    found: set[int] = set()
-    at = 0
-    try:
-        while at < len(head):
-            key, at = wire.varint(head, at)
-            number, kind = key >> 3, key & 7
-            if number not in _MODEL_FIELDS or (kind == 0) != (number in (1, 5)) or kind not in (0, 2):
-                return {1, 7} <= found
-            value, at = wire.varint(head, at)
-            if number == 7 and at + value > len(head):
-                return 1 in found or head[at : at + 1] == _FIRST_NODE
-            at += value if kind == 2 else 0
-            found.add(number)
-    except wire.WireError:
-        pass
-    return {1, 7} <= found
+__all__ = ["import_onnx"]
 
 
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
@@ -77,7 +48,7 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
         with mapped(source) as content:
             model = without_weights(content)
         return walk(model, Path(path).name.split(".")[0], dims or {})
-    except wire.WireError:
+    except WireError:
         raise InputError("damaged or cut off; expected protobuf of ONNX, export it again", source=source) from None
     except InputError as error:
         # a damaged name may hold anything

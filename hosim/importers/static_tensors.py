@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
 from hosim.importers.storage_parts import Cut, Use, ViewedBytes, add_parts, cut_all, used_by, whole
@@ -158,7 +158,7 @@ class Recording:
         written = dict.fromkeys(t.storage for t in writes)
         own = dict.fromkeys(t.storage for t in makes)
         inputs = [s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own]
-        # what a matrix unit multiplies counts, as in hosim.importers.torch_kernels
+        # what a matrix unit multiplies counts, as in hosim.importers.torch_programs.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
         uses = self._uses(reads, writes, made if gathers else None, shown, scatters)

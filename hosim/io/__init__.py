@@ -5,41 +5,57 @@ No other room uses pydantic. It is imported only when one of these functions is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.io.any_format import load_any
     from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
+    from hosim.io.named_workload import load_named, names_model
     from hosim.io.plan_file import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
+    from hosim.io.rescaled_times import rescaled
     from hosim.io.result_file import comparison_to_dict, result_from_dict, result_to_dict, to_json
     from hosim.io.routing_file import load_routing, routing_from_dict, routing_to_dict, save_routing
     from hosim.io.schemas import schema
-    from hosim.io.shipped import find_hardware, find_workload
+    from hosim.io.spec import make
+    from hosim.io.spec_file import check_spec
     from hosim.io.workload_file import load_workload, save_workload, workload_from_dict, workload_to_dict
-
-_HOMES = {
-    "hardware_file": ("hardware_from_dict", "hardware_to_dict", "load_hardware", "save_hardware"),
-    "plan_file": ("check_tiers", "load_plan", "plan_from_dict", "plan_to_dict", "save_plan"),
-    "result_file": ("comparison_to_dict", "result_from_dict", "result_to_dict", "to_json"),
-    "routing_file": ("load_routing", "routing_from_dict", "routing_to_dict", "save_routing"),
-    "schemas": ("schema",),
-    "shipped": ("find_hardware", "find_workload"),
-    "workload_file": ("load_workload", "save_workload", "workload_from_dict", "workload_to_dict"),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "any_format": "load_any",
+            "hardware_file": "hardware_from_dict hardware_to_dict load_hardware save_hardware",
+            "named_workload": "load_named names_model",
+            "plan_file": "check_tiers load_plan plan_from_dict plan_to_dict save_plan",
+            "rescaled_times": "rescaled",
+            "result_file": "comparison_to_dict result_from_dict result_to_dict to_json",
+            "routing_file": "load_routing routing_from_dict routing_to_dict save_routing",
+            "schemas": "schema",
+            "spec": "make",
+            "spec_file": "check_spec",
+            "workload_file": "load_workload save_workload workload_from_dict workload_to_dict",
+        },
+    )
 
 __all__ = [
+    "check_spec",
     "check_tiers",
     "comparison_to_dict",
-    "find_hardware",
-    "find_workload",
     "hardware_from_dict",
     "hardware_to_dict",
+    "load_any",
     "load_hardware",
+    "load_named",
     "load_plan",
     "load_routing",
     "load_workload",
+    "make",
+    "names_model",
     "plan_from_dict",
     "plan_to_dict",
+    "rescaled",
     "result_from_dict",
     "result_to_dict",
     "routing_from_dict",
@@ -53,15 +69,3 @@ __all__ = [
     "workload_from_dict",
     "workload_to_dict",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -15,9 +15,8 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from hosim.errors import InputError
+from hosim.files import check_names, reading
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredTimes, ProcessorFigures, Tier
-from hosim.io import reading
-from hosim.io.bounded import check_names
 from hosim.io.key_tables import (
     FLAG,
     NAME,
@@ -259,7 +258,7 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
 
     Examples
     --------
-    >>> from hosim.io import find_hardware
+    >>> from hosim.shipped import find_hardware
     >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
     ['hbm', 'ddr']
     """
@@ -279,7 +278,7 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
         hw = _HARDWARE.read(checked)
     compute = checked.get("compute", {})
     if compute.get("kernels"):
-        from hosim.costmodel.kernels.constants import check_constants
+        from hosim.costmodel.kernels import check_constants
 
         with errors_of(source):
             check_constants(hw.compute.kernels)
@@ -292,7 +291,7 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
 
 def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
     """What the tables in files say; their names are relative to the folder of the profile. Tables have one machine."""
-    from hosim.importers.kernel_tables import measured_times, read_kernel_tables
+    from hosim.importers.recordings import measured_times, read_kernel_tables
 
     folder = os.path.dirname(source) if source is not None else ""
     found: list[MeasuredTimes] = []

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from hosim.errors import GraphError, HardwareError, InputError
-from hosim.io.reading import format_of, unknown_name
+from hosim.files import format_of, unknown_name
 from hosim.io.validators import STRICT, Count, Name
 
 T = TypeVar("T")

@@ -7,15 +7,15 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from hosim.analysis.plan_origin import origin_of
+from hosim.analysis.remarks import origin_of
 from hosim.cache_plan import AT_START, DETACH, MANUAL, PREFETCH, STORE, UNSAID, CacheOp, Plan, PlanOrigin
 from hosim.collector import no_collection
-from hosim.costmodel.routes import route
+from hosim.costmodel.transfers import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
+from hosim.files import read, unknown_name, write
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
-from hosim.io import reading
 from hosim.io.key_tables import (
     COUNT,
     NAME,
@@ -187,7 +187,7 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     True
     """
     with no_collection():
-        data = reading.read(path, "plan")
+        data = read(path, "plan")
         if not isinstance(graph, Graph):
             raise InputError(f"expected the graph that the plan is for, which hosim.load makes; got {type(graph).__name__}", source="graph")
         plan = plan_from_dict(data, graph, source=os.fspath(path))
@@ -228,7 +228,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(plan, Plan):
         raise InputError(f"expected a plan, got {type(plan).__name__}", source="plan")
-    reading.write(path, plan_to_dict(plan))
+    write(path, plan_to_dict(plan))
 
 
 def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Plan:
@@ -276,9 +276,7 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
 
     def check(tier: str, where: str) -> None:
         if not isinstance(tier, str) or tier not in known:
-            raise InputError(
-                f"{reading.unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}", source=source, where=where
-            )
+            raise InputError(f"{unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}", source=source, where=where)
 
     for t, tiers in plan.initial.items():
         for j, tier in enumerate(tiers):
@@ -289,9 +287,7 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
     joined = set(hardware.channel_between)
     for i, c in enumerate(plan.cache_ops):
         if c.op not in (PREFETCH, STORE, DETACH):
-            raise InputError(
-                reading.unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)), source=source, where=f"cache_ops[{i}].op"
-            )
+            raise InputError(unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)), source=source, where=f"cache_ops[{i}].op")
         _check_position(c.tensor, len(tensors), "tensor", source, f"cache_ops[{i}].tensor")
         if c.after != AT_START:
             _check_position(c.after, len(plan.graph.ops), "op", source, f"cache_ops[{i}].after")

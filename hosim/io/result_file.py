@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from hosim.analysis.no_offload import NoOffload
-from hosim.analysis.strongest_rival import strongest_rival
+from hosim.analysis.remarks import NoOffload, strongest_rival
+from hosim.files import format_of
 from hosim.graph import KINDS
-from hosim.io import reading
 from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter
@@ -298,7 +297,7 @@ def comparison_to_dict(
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and every note of the results once.
     """
     listed = list(results)
-    data: dict[str, Any] = {"format": reading.format_of("comparison"), "results": [result_to_dict(result) for result in listed]}
+    data: dict[str, Any] = {"format": format_of("comparison"), "results": [result_to_dict(result) for result in listed]}
     rival = strongest_rival(listed)
     if rival is not None:
         data["strongest_rival"] = asdict(rival)

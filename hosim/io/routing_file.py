@@ -15,8 +15,8 @@ from typing_extensions import TypedDict
 
 from hosim.errors import InputError
 from hosim.expert_routing import Expert, Gate, Routing
+from hosim.files import read, write
 from hosim.graph import Graph
-from hosim.io import reading
 from hosim.io.key_tables import COUNT, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, note, several
 from hosim.io.validators import STRICT, Count, Format
 
@@ -67,12 +67,12 @@ FORMAT = Format("routing", lambda: _routing(Graph("", (), ())).adapter)
 
 def load_routing(path: str | os.PathLike[str], graph: Graph) -> Routing:
     """The routing in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it."""
-    return routing_from_dict(reading.read(path, "routing"), graph, source=os.fspath(path))
+    return routing_from_dict(read(path, "routing"), graph, source=os.fspath(path))
 
 
 def save_routing(routing: Routing, path: str | os.PathLike[str]) -> None:
     """Write a routing as JSON, or YAML if the name says so; gzip if it ends in ``.gz``."""
-    reading.write(path, routing_to_dict(routing))
+    write(path, routing_to_dict(routing))
 
 
 def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> Routing:
@@ -93,7 +93,7 @@ def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> 
 
 
 def _generated(routing: Routing, arguments: GenerateModel, source: str | None) -> Routing:
-    from hosim.models.routing_draw import generate
+    from hosim.models import generate
 
     try:
         return generate(routing.graph, routing.gates, **arguments)

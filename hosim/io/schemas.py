@@ -5,11 +5,10 @@ The module is not called ``schema``, because it would hide the function of that 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.reading import KINDS, format_of, unknown_name
+from hosim.files import KINDS, format_of, unknown_name
 from hosim.io.validators import Format
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -22,6 +21,17 @@ def schema(name: str) -> dict[str, Any]:
     """
     if name not in KINDS:
         raise InputError(unknown_name("format", name, KINDS))
-    home = import_module(f"hosim.io.{'result' if name == 'comparison' else name}_file")
-    form: Format[Any] = home.COMPARISON if name == "comparison" else home.FORMAT
-    return {"$schema": DIALECT, **form.schema(), "title": format_of(name)}
+    return {"$schema": DIALECT, **_formats()[name].schema(), "title": format_of(name)}
+
+
+def _formats() -> dict[str, Format[Any]]:
+    from hosim.io import hardware_file, plan_file, result_file, routing_file, workload_file
+
+    return {
+        "comparison": result_file.COMPARISON,
+        "hardware": hardware_file.FORMAT,
+        "plan": plan_file.FORMAT,
+        "result": result_file.FORMAT,
+        "routing": routing_file.FORMAT,
+        "workload": workload_file.FORMAT,
+    }

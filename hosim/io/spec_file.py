@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from hosim.io import reading
+from hosim.files import read
 from hosim.io.validators import STRICT, Format, Name
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp64", "int8", "uint8", "int32", "int64", "bool"]
@@ -105,7 +105,7 @@ BUILT = Format("spec", lambda: TypeAdapter(BuiltModel))
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The spec in a file, checked. Raises :class:`InputError` naming file and path inside it."""
     source = os.fspath(path)
-    return check_spec(reading.read(source, "spec"), source)
+    return check_spec(read(source, "spec"), source)
 
 
 def check_spec(data: Mapping[str, Any], source: str) -> dict[str, Any]:

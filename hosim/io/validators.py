@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationE
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hosim.errors import InputError, UnitError
-from hosim.io.reading import check_format, did_you_mean
+from hosim.files import check_format, did_you_mean
 from hosim.units import LARGEST, parse_compute, parse_frequency, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")

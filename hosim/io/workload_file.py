@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from hosim.collector import no_collection
 from hosim.errors import InputError
+from hosim.files import check_json, check_names, check_no_name, content_of, format_of, name_of_file, read_bytes, write
 from hosim.frozen_twins import unguarded
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
-from hosim.io import reading
-from hosim.io.bounded import check_json, check_names, read_bytes
 from hosim.io.key_tables import (
     COUNT,
     FLAG,
@@ -144,8 +143,8 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
     ...     load_workload(os.path.join(folder, "toy.json.gz")) == b.build()
     True
     """
-    source = reading.name_of_file(path)
-    reading.check_no_name(source, "hosim.load({!r})")
+    source = name_of_file(path)
+    check_no_name(source, "hosim.load({!r})")
     with no_collection():
         raw = read_bytes(source)
         if raw.startswith(b"{"):
@@ -153,9 +152,9 @@ def load_workload(path: str | os.PathLike[str]) -> Graph:
             checked = _checked_at_once(raw)
             if checked is not None:
                 return _graph(checked, source)
-        data = reading.content_of(raw, source)
-        if isinstance(data, Mapping) and data.get("format") == reading.format_of("spec"):
-            from hosim.importers.spec import import_spec
+        data = content_of(raw, source)
+        if isinstance(data, Mapping) and data.get("format") == format_of("spec"):
+            from hosim.io.spec import import_spec
 
             return import_spec(source)
         return workload_from_dict(data, source=source)
@@ -194,7 +193,7 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
     if not isinstance(graph, Graph):
         raise InputError(f"expected a graph, got {type(graph).__name__}", source="graph")
     with no_collection():
-        reading.write(path, workload_to_dict(graph))
+        write(path, workload_to_dict(graph))
 
 
 def workload_from_dict(data: object, source: str | None = None) -> Graph:

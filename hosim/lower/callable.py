@@ -21,7 +21,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.importers.torch_run import quiet
+from hosim.importers.torch_programs import quiet
 from hosim.lower.as_captured import AsCaptured, is_autocast
 from hosim.lower.compiled_models import CompiledModel
 from hosim.lower.guard import Guard

@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
-from hosim.importers.torch_uses import extent
+from hosim.importers.torch_programs import extent
 from hosim.lower.step_ops import StepOp
 from hosim.lower.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, WrapperCall, read_wrapper
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.routes import chunks_of, route
+from hosim.costmodel import machine_of_copies
+from hosim.costmodel.transfers import chunks_of, route
 from hosim.hardware import Channel, Hardware
 from hosim.lower.transfers import Label
 

@@ -27,8 +27,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.importers.torch_run import PlaceholderInput, quiet
-from hosim.importers.torch_step import failures
+from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.lower.homes import Planner, at_home
 from hosim.lower.python_state import WritesUndone, python_state_kept

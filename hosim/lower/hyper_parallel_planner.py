@@ -22,11 +22,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hosim.errors import InfeasibleError, InputError
-from hosim.importers.activation_trace import read_document
-from hosim.io.reading import write
+from hosim.files import write
+from hosim.importers import read_document
 from hosim.lower.later_step import LaterStep
 from hosim.lower.residency_schedule import AHEAD, DEVICE, HOST_BYTES, Action, Planned, hardware_of, plan_of, plan_trace
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.units import human_size, human_time
 
 __all__ = ["Action", "HosimPlanner", "Planned", "document_of", "hardware_of", "plan_of", "plan_trace"]
@@ -93,7 +93,7 @@ class HosimPlanner:
         again: bool = True,
         **parameters: Any,
     ) -> None:
-        if registry.get(policy).runtime:
+        if policy_named(policy).runtime:
             raise InputError(f"{policy} decides during the run; {AHEAD}", source="policy")
         self.policy = policy
         self.parameters = parameters

@@ -16,10 +16,9 @@ from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.models.gguf_names import gguf_names
+from hosim.models import gguf_names
 from hosim.plain_text import counted
-from hosim.policies import registry
-from hosim.policies.own.llama_cpp import layer_of_ops, layers_with_experts
+from hosim.policies import layer_of_ops, layers_with_experts, policy_named
 from hosim.result import Result
 from hosim.units import human_size
 
@@ -69,7 +68,7 @@ def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) 
     options = options_of(plan, hardware)
     unsaid, result = list(options.unsaid), None
     try:
-        made = registry.get("llama_cpp").plan(plan.workload, hardware, budget_bytes, **options.policy())
+        made = policy_named("llama_cpp").plan(plan.workload, hardware, budget_bytes, **options.policy())
         result = replay(made, hardware, budget_bytes)
         if not result.feasible:
             unsaid.append(f"with these options it does not fit: {result.error}")

@@ -22,9 +22,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import Result
-from hosim.schedule.lower_tiers import nearest_tiers
+from hosim.schedule.tiers_below import nearest_tiers
 
 __all__ = ["STRATEGIES", "Setting", "Tried", "auto_offload", "environment", "export_to_dict", "search"]
 
@@ -155,7 +155,7 @@ def _ladder(least: int, most: int, default: int) -> Sequence[int]:
 
 
 def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Space:
-    defaults = registry.get(strategy).parameters
+    defaults = policy_named(strategy).parameters
     ops, most = len(graph.ops), max(1, len(graph.ops), len(graph.tensors))
     distances = [(name, _ladder(0, ops, defaults[name]), defaults[name]) for name in ("prefetch_distance", "release_distance")]
     if strategy == "distance":
@@ -200,7 +200,7 @@ class _Evaluator:
 
     def __call__(self, setting: Setting) -> tuple[_Worth, Tried]:
         try:
-            plan = registry.get(setting.strategy).plan(self.graph, self.hardware, self.budget_bytes, **setting.parameters)
+            plan = policy_named(setting.strategy).plan(self.graph, self.hardware, self.budget_bytes, **setting.parameters)
         except InfeasibleError:
             return (2, 0, 0, 0), Tried(setting, None, None)
         key = plan.cache_ops, tuple(sorted(plan.initial.items()))

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hosim.errors import InputError
-from hosim.importers.torch_run import quiet
+from hosim.importers.torch_programs import quiet
 
 _NUMBERS = (
     *("float", "number", "Tensor", "Optional[float]", "Optional[number]", "Optional[Tensor]"),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from threading import Lock
 
-from hosim.costmodel.transfer_time import is_pageable
+from hosim.costmodel.transfers import is_pageable
 from hosim.hardware import Channel, Hardware
 
 SLICE_NS = 2_000_000

@@ -18,8 +18,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.importers.activation_trace import ActivationTrace, TracedOp, graph_of
-from hosim.policies import registry
+from hosim.importers import ActivationTrace, TracedOp, graph_of
+from hosim.policies import policy_named
 from hosim.result import Result
 
 DEVICE, HOST = "hbm", "ddr"
@@ -82,7 +82,7 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
     tries += [(name, {}) for name in _OTHERS] if policy == _OURS else []
     for name, settings in tries:
         try:
-            plan = registry.get(name).plan(graph, hardware, trace.limit_bytes, **settings)
+            plan = policy_named(name).plan(graph, hardware, trace.limit_bytes, **settings)
             if policy == _OURS and plan.runtime is not None:
                 raise InfeasibleError(
                     f"no policy that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device"

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from hosim.errors import InputError
-from hosim.importers.torch_run import PlaceholderInput
+from hosim.importers.torch_programs import PlaceholderInput
 from hosim.lower.replicas import COLLECTIVES, STREAM
 from hosim.lower.torch_program import TorchProgram, read
 

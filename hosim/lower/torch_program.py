@@ -20,8 +20,7 @@ from torch.fx.node import map_arg
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import torch_export, torch_run
-from hosim.importers.torch_run import PlaceholderInput
+from hosim.importers.torch_programs import PlaceholderInput, plan_of, torch_run, workload_of
 
 OWN_GENERATOR = "the model draws from a generator of its own, which a captured program cannot; draw from torch's default one"
 
@@ -46,7 +45,8 @@ class TorchProgram:
 def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
     """The program of an exported inference. Its module returns the user's outputs as a flat tuple.
 
-    Raises :class:`InputError` as :func:`hosim.importers.torch_export.import_exported` does, and for a subgraph under autocast.
+    Raises :class:`InputError` as :func:`hosim.importers.torch_programs.torch_export.import_exported` does, and for a subgraph under
+    autocast.
     """
     return read(flattened(program), torch_run.given(program), name=name, meta={"source": "torch.export"})[0]
 
@@ -68,11 +68,11 @@ def read(
     givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
     run = torch_run.run_module(module, givens)
     kinds = {run.places[node]: "gradient" for node in gradients}
-    graph, positions = torch_export.workload_of(run, name, meta or {}, kinds)
+    graph, positions = workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that does not exist from the start holds nothing
     tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
     program = TorchProgram(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
-    return program, torch_export.plan_of(run, graph, positions, policy)
+    return program, plan_of(run, graph, positions, policy)
 
 
 def flattened(program: ExportedProgram) -> GraphModule:
@@ -145,8 +145,9 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
 def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
     """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
 
-    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_export.import_plan` reads the plan in it. Raises :class:`InputError`
-    for a functional program that updates buffers or inputs: its signature refers to results that the graph no longer has.
+    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
+    :class:`InputError` for a functional program that updates buffers or inputs: its signature refers to results that the graph no longer
+    has.
     """
     if any(spec.kind in torch_run.UPDATES for spec in program.graph_signature.output_specs):
         raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it again")

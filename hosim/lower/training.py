@@ -27,8 +27,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hosim.errors import InputError
-from hosim.importers.torch_run import PlaceholderInput, quiet
-from hosim.importers.torch_step import failures
+from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.lower import parameter_hooks
 from hosim.lower.compiled_calls import bind_calls
 from hosim.lower.compiled_models import CompiledModel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, UNKNOWN, causal_kernel
+from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, causal_kernel
 from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 

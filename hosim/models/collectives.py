@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES
+from hosim.costmodel.kernels import CUSTOM_BYTES
 from hosim.models.config import Decoder, Run
 from hosim.models.names import NAMES
 from hosim.models.tape import Tape, Value

@@ -52,7 +52,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
 
     Examples
     --------
-    >>> from hosim.models.config_json import sizes_of
+    >>> from hosim.models import sizes_of
     >>> sizes, read, _ = sizes_of({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "torch_dtype": "float32"})
     >>> sizes.vocab_size, sorted(read)
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.costmodel.kernels.expert_loads import share_touched
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, causal_kernel
+from hosim.costmodel.kernels import NO_WINDOW, causal_kernel, share_touched
 from hosim.graph_parts import PAST
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads

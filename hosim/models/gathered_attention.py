@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from hosim.costmodel.kernels.sizes_of_ops import causal_kernel
+from hosim.costmodel.kernels import causal_kernel
 from hosim.models.collectives import shared
 from hosim.models.config import Run
 from hosim.models.ring_attention import STREAM

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.kernels import NO_WINDOW
 from hosim.graph_parts import NEW, PAST
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.kernels import NO_WINDOW
 from hosim.models.attention import rotated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import projected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hosim.models.build import build
+from hosim.models.builder import build
 from hosim.models.families import FAMILIES
 from hosim.models.presets import PRESETS, left_out_of
 from hosim.models.tape import ITEM_BYTES

@@ -20,7 +20,7 @@ PROCESSORS = (*_HOMES, "layers_on")
 def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
     """The run with the homes that its processors imply. Raises :class:`InputError` for parts that the phase or the model does not have.
 
-    >>> from hosim.models.presets import PRESETS
+    >>> from hosim.models import PRESETS
     >>> at_home((), PRESETS["llama-3.1-8b"], Run(phase="train", optimizer_on="ddr")).states_home
     'ddr'
     """

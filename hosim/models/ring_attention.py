@@ -8,7 +8,7 @@ first chunk. Going backward keys and values go round again, and so do their grad
 
 from __future__ import annotations
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.kernels import NO_WINDOW
 from hosim.models.collectives import ns_to_send
 from hosim.models.config import Run
 from hosim.models.tape import Tape, Value

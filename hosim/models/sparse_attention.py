@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.kernels import NO_WINDOW
 from hosim.models.config import Decoder, Run
 from hosim.models.kv_cache import BlockCache
 from hosim.models.tape import ITEM_BYTES, Tape, Value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import Plan
 from hosim.edits import Edits
 from hosim.errors import InputError
@@ -56,7 +56,7 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
         raise InputError(f"{needs}, and {hardware.name} has no tier below that computes", source=f"policy {policy}")
     if not isinstance(recipe, Mapping):
         raise InputError(f"{needs} where hosim builds it; in a workload file ops name their processor", source=f"policy {policy}")
-    from hosim.models.build import build
+    from hosim.models import build
 
     told = {
         part.option: f"{DEVICE}/{tier}" if part.chosen else tier,

@@ -11,17 +11,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from hosim.analysis.liveness import needed_bytes
+from hosim.analysis import needed_bytes
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.files import did_you_mean
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.in_cells import InCells
-from hosim.io.reading import did_you_mean
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
-from hosim.schedule.order_of_uses import planned_in_order_of_uses
+from hosim.schedule import planned_in_order_of_uses
 from hosim.units import parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
@@ -324,7 +324,7 @@ class Policy(InCells):
         if not self.is_own:
             return self._planned(graph, hardware, budget, given)
 
-        from hosim.schedule.idle_parts import as_asked, idle_parts_below  # here, as listing policies imports nothing that plans
+        from hosim.schedule import as_asked, idle_parts_below  # here, as listing policies imports nothing that plans
 
         def made(ordered: Graph) -> Plan:
             eased = idle_parts_below(ordered, hardware, budget)
@@ -348,7 +348,7 @@ class Policy(InCells):
         _ops_fit(graph, hardware, budget)
         make = partial(self._made, parameters=parameters)
         if graph.elsewhere and not self.other_processors:
-            from hosim.schedule.around_processors import planned_around  # here, as the engine takes long to import
+            from hosim.schedule import planned_around  # here, as the engine takes long to import
 
             plan = planned_around(graph, hardware.fair_share, budget, make, initial)
         else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -25,13 +26,13 @@ from hosim.policies.from_function import policy_of
 from hosim.policies.policy import Parameter, Policy, unknown_policy
 from hosim.policies.strangers import FAILURES, PolicyError
 
-__all__ = ["GROUP", "Parameter", "Policy", "get", "names"]
+__all__ = ["GROUP", "Parameter", "Policy", "attribute", "policy_named", "policy_names"]
 
 GROUP = "hosim.policies"
 """The entry-point group in which plugins announce policies."""
 
 
-def names() -> tuple[str, ...]:
+def policy_names() -> tuple[str, ...]:
     """Every policy: hosim's own in the order of their history, then those of plugins that load, by name."""
     plugins, broken = _plugins()
     for message in broken.values():
@@ -49,7 +50,7 @@ def package_of(name: str) -> str:
     return plugins[name][1] if name in plugins else "hosim"
 
 
-def get(name: str) -> Policy:
+def policy_named(name: str) -> Policy:
     """Find a policy by its name.
 
     Parameters
@@ -73,7 +74,7 @@ def get(name: str) -> Policy:
 
     Examples
     --------
-    >>> get("layerwise").parameters["layers_ahead"]
+    >>> policy_named("layerwise").parameters["layers_ahead"]
     1
     """
     for policy in BUILT_IN:
@@ -84,7 +85,16 @@ def get(name: str) -> Policy:
         return plugins[name][0]
     if name in broken:
         raise PolicyError(broken[name])
-    raise PolicyError(unknown_policy(name, names()))
+    raise PolicyError(unknown_policy(name, policy_names()))
+
+
+def attribute(name: str) -> Policy:
+    """The policy as the attribute of :mod:`hosim.policies` of that name. Raises :class:`AttributeError` with the nearest one."""
+    if name in policy_names():
+        return policy_named(name)
+    near = get_close_matches(name, policy_names(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the policies are {', '.join(policy_names())}"
+    raise AttributeError(f"module 'hosim.policies' has no policy {name!r}; {hint}")
 
 
 @cache

@@ -11,12 +11,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.policy import Policy
-from hosim.policies.registry import names, package_of
-from hosim.report import listings, page, tables
+from hosim.policies import Policy, package_of
+from hosim.policies import policy_names as names
+from hosim.report import page_parts as page
+from hosim.report import tables
+from hosim.report.listed import machine, policies, workload
 from hosim.report.printed import open_table, paragraph
 from hosim.report.replay_figures import replay_figure
 from hosim.report.result_pages import html_of
@@ -32,13 +34,13 @@ _FOLDS = re.compile(r' (class="fold\d+" style="[^"]*"|data-of="[^"]*")')
 def cell(of: object) -> str:
     """The HTML of a graph, a plan, a machine, a policy or a result; of anything else its text. Names in it are data, and escaped."""
     if isinstance(of, Graph):
-        shown = listings.workload(of)
+        shown = workload(of)
     elif isinstance(of, Hardware):
-        shown = listings.machine(of)
+        shown = machine(of)
     elif isinstance(of, Plan):
         shown = plan(of)
     elif isinstance(of, Policy):
-        shown = listings.policies([of], [package_of(of.name) if of.name in names() else "your own"])
+        shown = policies([of], [package_of(of.name) if of.name in names() else "your own"])
     elif isinstance(of, Result):
         return _of_result(of)
     else:

@@ -10,15 +10,13 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
-from hosim.costmodel.op_time import time_origins
+from hosim.costmodel import time_origins
 from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
-from hosim.planner.hyperoffload.explain import REASONS, Explanation, Line, signed_time
-from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap
-from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report.op_time_table import origin_lines
+from hosim.planner import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
+from hosim.report.listed import origin_lines
 from hosim.report.printed import and_more, lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, time_or_nothing
 from hosim.report.transfer_table import transfers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hosim.analysis.liveness import static_curve
+from hosim.analysis import static_curve
 from hosim.graph import Graph
 from hosim.units import human_size
 

@@ -12,9 +12,7 @@ from typing import Any
 
 from hosim.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.cache_plan import Plan
-from hosim.engine.allocators.caching import CachingAllocator
-from hosim.engine.allocators.state import Driver, PoolId
-from hosim.engine.allocators.static import pack
+from hosim.engine.allocators import CachingAllocator, Driver, PoolId, pack
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report.timeline_curves import end_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.analysis.no_offload import NoOffload
+from hosim.analysis.remarks import NoOffload
 from hosim.units import human_size, human_time
 
 

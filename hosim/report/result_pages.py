@@ -16,9 +16,10 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
-from hosim.report import figures, page, replay_figures
+from hosim.report import figures, replay_figures
+from hosim.report import page_parts as page
 from hosim.report.interactive import Shown, widget
-from hosim.report.study_figures import comparison_figure
+from hosim.report.of_studies import comparison_figure
 from hosim.report.timeline_rows import of_devices
 from hosim.result import LISTED_DEVICES, Result
 

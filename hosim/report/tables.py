@@ -13,9 +13,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hosim.analysis.liveness import largest_op
-from hosim.analysis.strongest_rival import OPTIMUM, OURS, strongest_rival
-from hosim.costmodel.on_the_device import base_of
+from hosim.analysis import largest_op
+from hosim.analysis.remarks import OPTIMUM, OURS, strongest_rival
+from hosim.costmodel import base_of
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes

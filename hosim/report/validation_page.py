@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hosim.report import figures, page, recorded_figures
+from hosim.report import figures, recorded_figures
+from hosim.report import page_parts as page
+from hosim.report.of_studies import CONSTANTS, RIVALS, constant_rows, rival_rows, rows, short_name, signed_time, taken_from_recording
+from hosim.report.of_studies.validation_table import verdict_lines
 from hosim.report.recorded_timeline import DrawnOp, Span, recorded_widget
-from hosim.report.validation_table import (
-    CONSTANTS,
-    RIVALS,
-    constant_rows,
-    rival_rows,
-    rows,
-    short_name,
-    signed_time,
-    taken_from_recording,
-    verdict_lines,
-)
 from hosim.units import human_time
 
 if TYPE_CHECKING:

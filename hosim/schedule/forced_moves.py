@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -59,7 +59,8 @@ def forced_moves(
     Raises :class:`hosim.errors.InfeasibleError` where no channels lead from where a tensor is to where an op reads it.
 
     >>> from hosim.graph import GraphBuilder
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("g", 40), b.op("f", "matmul", outputs=["g"], duration_ns=50)
     >>> _ = b.op("u", "optimizer", inputs=["g"], duration_ns=9, stream="ddr", processor="ddr")

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from hosim.analysis.gaps import Gap, tensor_gaps
-from hosim.analysis.liveness import static_curve
+from hosim.analysis import Gap, static_curve, tensor_gaps
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 from hosim.schedule.insertion import Absence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.lower_tiers import space_below
+from hosim.schedule.tiers_below import space_below
 
 
 def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Graph:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.frozen_twins import unguarded
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.lower_tiers import route
+from hosim.schedule.tiers_below import route
 
 
 class Absence(NamedTuple):

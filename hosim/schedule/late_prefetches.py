@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.result import Timeline

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hosim.analysis.canonical import ascend, canonical, inverse
+from hosim.analysis import ascend, canonical, inverse
 from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimeFactory, RuntimePolicy
 from hosim.graph import Graph
 

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
-from hosim.costmodel.memory_traffic import machine_of_copies
+from hosim.costmodel import machine_of_copies
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.lower_tiers import nearest_tiers, route, space_below, starts
-from hosim.schedule.placement import Placement
+from hosim.schedule.tiers_below import Placement, nearest_tiers, route, space_below, starts
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""
@@ -75,8 +74,8 @@ def paging_plan(
 ) -> Plan:
     """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead.
 
-    ``initial`` has what does not start at home (default: as :func:`hosim.schedule.lower_tiers.starts` says); ``beside`` what comes up with
-    each tensor that an op misses, where there is room.
+    ``initial`` has what does not start at home (default: as :func:`hosim.schedule.tiers_below.lower_tiers.starts` says); ``beside`` what
+    comes up with each tensor that an op misses, where there is room.
     """
     initial = starts(graph, hardware, budget, placement) if initial is None else dict(initial)
     start = Plan(graph, initial=initial).residency(hardware.device_tier)

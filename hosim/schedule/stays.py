@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hosim.cache_plan import AT_START
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel.transfers import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.idle_intervals import held_bytes
 from hosim.schedule.insertion import Absence
-from hosim.schedule.lower_tiers import fastest_tiers
+from hosim.schedule.tiers_below import fastest_tiers
 
 Positions = NDArray[np.int64]
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import Placement
-from hosim.schedule.shares_below import LAST, tensors_below
 from hosim.schedule.stays import Stays
+from hosim.schedule.tiers_below import LAST, Placement, space_below, tensors_below
 
 
 def starts_below(graph: Graph, hardware: Hardware) -> list[int]:

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 
-from hosim.costmodel.transfer_time import is_pageable
-from hosim.engine.channels import ChannelQueue, IssuedTransfer, build_channels
-from hosim.engine.clock import SteppedClock
-from hosim.engine.compiled_plan import Hop
-from hosim.engine.link_groups import drive_channels
+from hosim.costmodel.transfers import is_pageable
+from hosim.engine import ChannelQueue, Hop, IssuedTransfer, SteppedClock, build_channels, drive_channels
 from hosim.hardware import Channel, Fabric, Hardware
 
 KIND = "kv_cache"

@@ -8,9 +8,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Op
-from hosim.models.build import build
-from hosim.models.config import Run
-from hosim.models.tape import ITEM_BYTES
+from hosim.models import ITEM_BYTES, Run, build
 
 
 @dataclass(frozen=True, slots=True)

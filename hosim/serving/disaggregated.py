@@ -9,12 +9,12 @@ from typing import Any
 
 import simpy
 
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.instances import arrivals, of_engines
 from hosim.serving.kv_link import KvLink, KvTransfers
 from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.sent_by_layers import SentByLayers

@@ -8,13 +8,13 @@ from typing import Any
 
 import simpy
 
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.errors import InputError
 from hosim.serving.block_copies import Awaited, EngineChannels
 from hosim.serving.engine_sequence import HandedOver
 from hosim.serving.kv_figures import KvFigures, SparseFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
 from hosim.serving.tiered_pool import TieredPool

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 from hosim.serving.block_copies import Awaited
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 
 
 class HandedOver(Protocol):

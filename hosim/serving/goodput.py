@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError, UnitError
-from hosim.io.reading import unknown_name
+from hosim.files import unknown_name
 from hosim.plain_text import shown
 from hosim.units import human_time, parse_time
 

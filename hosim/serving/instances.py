@@ -8,11 +8,11 @@ from typing import Any
 
 import simpy
 
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.kv_figures import KvFigures
 from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.served import Served

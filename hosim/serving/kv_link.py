@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.errors import InputError, UnitError
+from hosim.files import did_you_mean
 from hosim.hardware import Hardware
-from hosim.io.reading import did_you_mean
 from hosim.serving.block_copies import Awaited, EngineChannels, Peers, when_over
 from hosim.serving.block_pool import BlockPool
 from hosim.serving.kv_figures import HandOvers, KvTransferFigures

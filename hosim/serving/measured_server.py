@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.reading import decode
+from hosim.files import decode, read_bytes
 from hosim.plain_text import counted
-from hosim.serving.request import Request
-from hosim.serving.request_files import RequestRows
+from hosim.serving.requests import Request, RequestRows
 from hosim.serving.served import Served, statistics
 from hosim.units import human_time
 

@@ -10,15 +10,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from hosim.analysis.liveness import static_peak
-from hosim.costmodel.guessed_collectives import guessed_collectives
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import static_peak
+from hosim.costmodel import guessed_collectives, op_durations
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.importers.model_config import name_of
-from hosim.models.build import build
-from hosim.models.config import Run
+from hosim.importers import name_of
+from hosim.models import Run, build
 from hosim.notes import Note, notes
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
 from hosim.serving.scheduler import Iteration
@@ -40,7 +38,7 @@ _PROMPT = 16
 class ModelledIterations:
     """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what the host adds to each.
 
-    ``model`` are the parameters of a builder (:func:`hosim.models.build.build`), without phase, batch and lengths. What depends on tokens
+    ``model`` are the parameters of a builder (:func:`hosim.models.builder.build`), without phase, batch and lengths. What depends on tokens
     alone is built for some counts of tokens, and linear between them; decoding sequences have the mean of their keys. With ``expert`` the
     ``tensor`` devices share the experts by whole ones, and an iteration waits for the busiest of them; all have its tokens, as with vLLM's
     expert parallelism among them. Raises :class:`InputError` for a model whose attention has no class of kernels, or that is no decoder,

@@ -19,9 +19,7 @@ import numpy.typing as npt
 import pandas
 
 from hosim.errors import InputError
-from hosim.io.bounded import read_bytes
-from hosim.io.csv_text import cell_text, check_widths, csv_rows
-from hosim.io.reading import decode
+from hosim.files import cell_text, check_widths, csv_rows, decode, read_bytes
 from hosim.serving.scheduler import Iteration
 
 Array = npt.NDArray[np.float64]

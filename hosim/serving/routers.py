@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.scheduler import Scheduler
 
 Router = Callable[[int, Request, Sequence[Scheduler]], int]

@@ -24,7 +24,7 @@ from itertools import islice, takewhile
 from hosim.serving.block_copies import Awaited
 from hosim.serving.block_pool import BlockPool, Reach
 from hosim.serving.engine_sequence import EngineSequence, HandedOver
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.thinned import Thinned
 from hosim.serving.tiered_pool import TieredPool
 from hosim.serving.waiting_queue import WaitingByPriority

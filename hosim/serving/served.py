@@ -13,7 +13,7 @@ from hosim.nearest_rank import rank
 from hosim.plain_text import counted
 from hosim.serving.goodput import SHARES, goodput, latency_limits
 from hosim.serving.kv_figures import HandOvers, KvFigures
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.weight_figures import WeightFigures
 
 if TYPE_CHECKING:

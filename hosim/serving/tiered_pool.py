@@ -16,7 +16,7 @@ from hosim.serving.block_copies import Awaited, BlockCopies
 from hosim.serving.block_pool import BlockPool, Reach
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.eviction_order import EvictionOrder
-from hosim.serving.kv_policies.kv_rules import KvRules
+from hosim.serving.kv_policies import KvRules
 from hosim.serving.sparse_reads import SparseReads
 
 

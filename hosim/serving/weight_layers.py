@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder
-from hosim.policies.own.layerwise import WEIGHTS, layers_of, visits
+from hosim.policies import WEIGHTS, layers_of, visits
 from hosim.serving.block_gate import is_gate
 from hosim.serving.modelled_iterations import ATTENTION, COUNTS, ModelledIterations, is_head
 from hosim.serving.scheduler import Iteration

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware

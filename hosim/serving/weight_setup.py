@@ -8,10 +8,10 @@ from typing import Any
 
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
-from hosim.policies.policy import Policy
+from hosim.policies import Policy
 from hosim.serving.kv_setup import KvSetup, engines_per_host
 from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration
 from hosim.serving.weight_layers import weight_layers
 from hosim.serving.weight_program import weight_program

@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.hardware import Hardware
 from hosim.serving.block_copies import Awaited, EngineChannels
 from hosim.serving.scheduler import Iteration

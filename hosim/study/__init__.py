@@ -1,1 +1,74 @@
 """Studies: questions that take more than one replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.study.blame import stall_rows
+    from hosim.study.bottlenecks import capped
+    from hosim.study.comparands import side_of
+    from hosim.study.compare import compare
+    from hosim.study.diff import Diff, diff
+    from hosim.study.machines import NEAR, compare_machines, machine_rows
+    from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
+    from hosim.study.prices import lines, steps_of
+    from hosim.study.reserved_budget import plan_against_reserved, reserved_line
+    from hosim.study.robustness import failures, percentiles, robustness
+    from hosim.study.same_rows import same_everywhere
+    from hosim.study.seed_percentiles import seed_percentiles
+    from hosim.study.stall_report import Blame, blame, price_rows
+    from hosim.study.sweeping import misfits, sweep, swept, under_way
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "blame": "stall_rows",
+            "bottlenecks": "capped",
+            "comparands": "side_of",
+            "compare": "compare",
+            "diff": "Diff diff",
+            "machines": "NEAR compare_machines machine_rows",
+            "prediction_quality": "Mispredictions mispredictions predicts",
+            "prices": "lines steps_of",
+            "reserved_budget": "plan_against_reserved reserved_line",
+            "robustness": "failures percentiles robustness",
+            "same_rows": "same_everywhere",
+            "seed_percentiles": "seed_percentiles",
+            "stall_report": "Blame blame price_rows",
+            "sweeping": "misfits sweep swept under_way",
+        },
+    )
+
+__all__ = [
+    "NEAR",
+    "Blame",
+    "Diff",
+    "Mispredictions",
+    "blame",
+    "capped",
+    "compare",
+    "compare_machines",
+    "diff",
+    "failures",
+    "lines",
+    "machine_rows",
+    "misfits",
+    "mispredictions",
+    "percentiles",
+    "plan_against_reserved",
+    "predicts",
+    "price_rows",
+    "reserved_line",
+    "robustness",
+    "same_everywhere",
+    "seed_percentiles",
+    "side_of",
+    "stall_rows",
+    "steps_of",
+    "sweep",
+    "swept",
+    "under_way",
+]

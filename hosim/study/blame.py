@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim import engine
-from hosim.analysis.canonical import canonical_places
+from hosim.analysis import canonical_places
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.folded_parts import folded, tensors_of
@@ -77,7 +77,7 @@ COLUMNS = (
 )
 
 
-def rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool | str | None]]:
+def stall_rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool | str | None]]:
     """The stalls as rows of :data:`COLUMNS`; the tensors that occupied a channel are one text."""
     return [
         {column: ", ".join(value) if isinstance(value := getattr(stall, column), tuple) else value for column in COLUMNS}
@@ -87,9 +87,9 @@ def rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool 
 
 def frame_of(stalls: Iterable[ExplainedStall], notes: Iterable[str] = ()) -> DataFrame:
     """The stalls as a pandas frame with :data:`COLUMNS`, and the notes on them."""
-    from hosim.study.rows import frame
+    from hosim.study.rows_of_answers import frame
 
-    return frame(rows(stalls), COLUMNS, notes)
+    return frame(stall_rows(stalls), COLUMNS, notes)
 
 
 def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hosim.costmodel.memory_traffic import copies_compete
+from hosim.costmodel import copies_compete
 from hosim.errors import HosimError
 from hosim.hardware import Hardware
-from hosim.study.axes import Settings
-from hosim.study.scenario import HARDWARE, Question
+from hosim.study.asked import Settings
+from hosim.study.runs import HARDWARE, Question
 from hosim.units import human_rate
 
 

@@ -10,11 +10,11 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies import registry
+from hosim.policies import policy_names
 from hosim.result import Result
+from hosim.study.asked import AnyPolicy, as_choice, parse_choice
 from hosim.study.diff import Side
-from hosim.study.policy_choice import AnyPolicy, as_choice, parse_choice
-from hosim.study.run_policy import check, make_plan
+from hosim.study.runs import check, make_plan
 
 
 def side_of(
@@ -37,8 +37,8 @@ def side_of(
         text = os.fspath(what)
         if os.path.exists(text):
             return _loaded(text, graph, hardware, budget_bytes, tier)
-        if text.partition(":")[0] not in registry.names():
-            raise InputError(f"neither a file nor a policy (policies: {', '.join(registry.names())})", source=text)
+        if text.partition(":")[0] not in policy_names():
+            raise InputError(f"neither a file nor a policy (policies: {', '.join(policy_names())})", source=text)
         choice, label = parse_choice(text), text
     else:
         choice = as_choice(what)
@@ -51,9 +51,9 @@ def side_of(
 
 
 def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
+    from hosim.files import content
+    from hosim.files.formats import unexpected
     from hosim.io import check_tiers, load_plan, result_from_dict
-    from hosim.io.reading import content
-    from hosim.io.recognised import unexpected
 
     try:
         data = content(path)

@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.result import Result
-from hosim.study.asked_in_vain import check_pinning, notes_on_choice
-from hosim.study.policy_choice import PolicyChoice
+from hosim.study.asked import PolicyChoice, check_pinning, notes_on_choice
 from hosim.study.reserved_budget import plan_against_reserved
-from hosim.study.run_policy import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
+from hosim.study.runs import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
 
 
 def compare(
@@ -39,7 +38,7 @@ def compare(
     the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
     with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
     ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
-    :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked_in_vain.check_pinning`).
+    :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     check_measured_on(graph, hardware)
     results = []

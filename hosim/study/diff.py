@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Tensor
@@ -16,7 +16,7 @@ from hosim.in_cells import InCells
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, shown
 from hosim.result import STALL_CAUSES, Result
-from hosim.study.axes import Value
+from hosim.study.asked import Value
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -63,7 +63,7 @@ class Diff(InCells):
 
     def frame(self, which: str) -> DataFrame:
         """The rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame; raises :class:`InputError` for another name."""
-        from hosim.study.rows import frame
+        from hosim.study.rows_of_answers import frame
 
         if which not in ("figures", "tensors", "ops"):
             raise InputError(f"expected figures, tensors or ops, got {shown(which)}", source="diff")
@@ -79,7 +79,6 @@ class Diff(InCells):
         return f"{self.a} and {self.b} differ in {counted(len(self.figures), 'figure')}, {counts}"
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 def diff(a: Side, b: Side) -> Diff:

@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hosim.analysis.liveness import needed_bytes
-from hosim.engine.resident_step import most_needed
+from hosim.analysis import needed_bytes
+from hosim.engine import most_needed
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import Note, notes
 from hosim.result import Result
-from hosim.study.axes import Value
-from hosim.study.frontier import attempt
-from hosim.study.policy_choice import PolicyChoice
-from hosim.study.rows import FIRST_COLUMNS, SLOWDOWN, figures, frame
-from hosim.study.run_policy import failed
-from hosim.study.scenario import Question, bounded_attempt
+from hosim.study.asked import PolicyChoice, Value
+from hosim.study.rows_of_answers import FIRST_COLUMNS, SLOWDOWN, figures, frame
+from hosim.study.runs import Question, bounded_attempt, failed
+from hosim.study.searches import attempt
 from hosim.units import human_percent, human_size, human_time
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class Machines:
     @property
     def frame(self) -> DataFrame:
         """One row per machine and policy, with the columns :data:`COLUMNS`."""
-        return frame(rows(self), COLUMNS, self.notes)
+        return frame(machine_rows(self), COLUMNS, self.notes)
 
     def __str__(self) -> str:
         fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)
@@ -83,7 +81,7 @@ class Machines:
         return "; ".join(said)
 
 
-def rows(found: Machines) -> list[dict[str, Value]]:
+def machine_rows(found: Machines) -> list[dict[str, Value]]:
     """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget that is enough, if any is."""
     return [_row(line) for line in found.lines]
 

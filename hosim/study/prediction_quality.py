@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.policies.own.hybrid import Deciding
+from hosim.policies import Deciding
 from hosim.result import Result, Transfer
-from hosim.schedule.expert_cache import Fetch, Rule
-from hosim.schedule.order_of_uses import plan_for
+from hosim.schedule import plan_for
+from hosim.schedule.experts import Fetch, Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from hosim import engine
 from hosim.cache_plan import Plan
-from hosim.costmodel.collective_traffic import sent_bytes
-from hosim.costmodel.memory_traffic import copies_compete
-from hosim.costmodel.transfer_time import taken_as_pinned
+from hosim.costmodel import copies_compete
+from hosim.costmodel.transfers import sent_bytes, taken_as_pinned
 from hosim.errors import InputError, PlanError, UnitError
 from hosim.graph import KINDS
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -177,7 +176,7 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
     """What to say where a machine with more FLOP/s is most like another one of those whose kernels were measured."""
     if hardware.compute.processor is None:
         return ""
-    from hosim.costmodel.kernels.constants import most_like  # here, as numpy takes long to import
+    from hosim.costmodel.kernels import most_like  # here, as numpy takes long to import
 
     return "" if most_like(faster) == most_like(hardware) else f"kernels are then timed as those of {most_like(faster)}"
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hosim.analysis.bounded_result import bounded
+from hosim.analysis import bounded
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import hyperoffload
 from hosim.result import CACHING, LEDGER, Result
-from hosim.schedule.order_of_uses import planned_in_order_of_uses
-from hosim.study.policy_choice import PolicyChoice
-from hosim.study.run_policy import Counting, check, make_plan, replay
+from hosim.schedule import planned_in_order_of_uses
+from hosim.study.asked import PolicyChoice
+from hosim.study.runs import Counting, check, make_plan, replay
 from hosim.units import human_size
 
 Make = Callable[[Graph, Hardware, PolicyChoice, int], Plan]

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -23,10 +23,10 @@ from hosim.limits import within
 from hosim.nearest_rank import rank
 from hosim.notes import each_once, notes
 from hosim.result import Result
+from hosim.study.asked import PolicyChoice
 from hosim.study.drawn_orders import drawn_order, reordered
-from hosim.study.policy_choice import PolicyChoice
-from hosim.study.rows import SLOWDOWN
-from hosim.study.run_policy import check, make_plan
+from hosim.study.rows_of_answers import SLOWDOWN
+from hosim.study.runs import check, make_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.plain_text import counted
-from hosim.study.axes import Settings, Value
-from hosim.study.rows import PEAK
-from hosim.study.scenario import BUDGET, HARDWARE, POLICY, Question, rate_of
+from hosim.study.asked import Settings, Value
+from hosim.study.rows_of_answers import PEAK
+from hosim.study.runs import BUDGET, HARDWARE, POLICY, Question, rate_of
 from hosim.units import human_size, human_time
 
 Rows = Sequence[Mapping[str, Any]]

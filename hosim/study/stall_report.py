@@ -11,10 +11,9 @@ from hosim.hardware import Hardware
 from hosim.in_cells import InCells
 from hosim.result import Result
 from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
-from hosim.study.frontier import attempt
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices
-from hosim.study.run_policy import check, make_plan
-from hosim.study.scenario import Question
+from hosim.study.runs import Question, check, make_plan
+from hosim.study.searches import attempt
 from hosim.study.step_path import spent_ns, step_path
 from hosim.units import human_time
 
@@ -46,7 +45,7 @@ class Blame(InCells):
     @property
     def price_frame(self) -> DataFrame:
         """One row per price: ``what added makespan_ns saves_ns together note``."""
-        from hosim.study.rows import frame
+        from hosim.study.rows_of_answers import frame
 
         return frame([{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)], _PRICE, self.result.notes)
 
@@ -66,7 +65,6 @@ class Blame(InCells):
         return f"{taken}, and its streams wait {human_time(total)}: {causes}{at}"
 
     __repr__ = __str__
-    written_by = "hosim.api.study_cells"
 
 
 _PRICE = ("what", "added", "makespan_ns", "saves_ns", "together", "note")

@@ -8,11 +8,11 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
-from hosim.costmodel.kernels.op_kernels import processor_for
+from hosim.costmodel.kernels import processor_for
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.importers.kernel_tables import KernelTable
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.importers.recordings import KernelTable
+from hosim.io import hardware_from_dict
 from hosim.units import human_percent
 from hosim.validate.kernel_fit import KernelFit, fit_kernel
 

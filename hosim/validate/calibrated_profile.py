@@ -8,7 +8,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Hardware
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.io import hardware_from_dict
 from hosim.units import exact_rate, exact_size, exact_time, human_percent, human_rate, human_size, human_time
 from hosim.validate.calibrated_kernels import write_kernels
 from hosim.validate.calibration import Calibration

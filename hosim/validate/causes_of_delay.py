@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.recordings import KinetoTrace
 from hosim.validate.ends_of_ops import EndsOfOps
 from hosim.validate.latencies import FEWEST, PLAUSIBLE, label
 from hosim.validate.one_step import OneStep

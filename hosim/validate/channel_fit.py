@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from hosim.importers.kineto_events import DeviceOp
+from hosim.importers.recordings import DeviceOp
 from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_line, fit_share, inverse, spread
 
 _SIZES = 4

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hosim.errors import InputError
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import StreamId, stream_of
+from hosim.importers.recordings import KinetoTrace, StreamId, stream_of
 from hosim.units import human_time
 
 INSIDE_NS = 100_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from hosim.importers.kineto_events import DeviceOp
-from hosim.importers.kineto_waits import stream_of
+from hosim.importers.recordings import DeviceOp, stream_of
 
 
 class EndsOfOps:

@@ -14,8 +14,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from math import prod
 
-from hosim.importers.kineto_events import DeviceInfo, DeviceOp, KinetoTrace
-from hosim.importers.kineto_waits import ProgramOrder, Waits, stream_of
+from hosim.importers.recordings import DeviceInfo, DeviceOp, KinetoTrace, ProgramOrder, Waits, stream_of
 from hosim.validate.recorded_collectives import is_collective
 
 _BLOCKS_A_MULTIPROCESSOR = 32

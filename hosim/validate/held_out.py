@@ -22,8 +22,7 @@ from statistics import median_low
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.importers.kineto_waits import program_order, waits
+from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order, waits
 from hosim.plain_text import counted
 from hosim.units import human_percent
 from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES, KernelClass
-from hosim.costmodel.kernels.processor import Array, Processor, Shapes
-from hosim.importers.kernel_tables import KernelTable
+from hosim.costmodel.kernels import CLASSES, DTYPES, Array, KernelClass, Processor, Shapes
+from hosim.importers.recordings import KernelTable
 
 _ROWS = 2000
 """So many rows of a class are fitted, evenly taken: more change a constant by less than its use."""

@@ -16,9 +16,7 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from hosim.costmodel.kernels.classes import CLASSES, LABELS
-from hosim.costmodel.kernels.constants import constants_for
-from hosim.costmodel.kernels.op_kernels import kernel_us, processor_for
+from hosim.costmodel.kernels import CLASSES, LABELS, constants_for, kernel_us, processor_for
 from hosim.hardware import Hardware
 from hosim.validate.op_work import OpWork
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hosim.hardware import Hardware
-from hosim.models.tape import ITEM_BYTES
+from hosim.models import ITEM_BYTES
 from hosim.validate.op_fit import Efficiency
 from hosim.validate.op_work import STRIDED, UNALIGNED
 from hosim.validate.operator_counts import POINTWISE_GRADIENTS

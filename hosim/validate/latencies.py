@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TypeVar
 
-from hosim.importers.kineto_events import DeviceOp, HostCall, KinetoTrace
-from hosim.importers.kineto_waits import ProgramOrder, Waits, blocks
+from hosim.importers.recordings import DeviceOp, HostCall, KinetoTrace, ProgramOrder, Waits, blocks
 
 K = TypeVar("K")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.recordings import KinetoTrace
 from hosim.validate.channel_fit import MeasuredCopy
-from hosim.validate.kit_files import bandwidth_sweep
+from hosim.validate.kit import bandwidth_sweep
 from hosim.validate.validation import read_trace
 
 

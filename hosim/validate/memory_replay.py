@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.sizes import division_table, round_size
-from hosim.engine.ledger import Ledger
+from hosim.engine import Ledger
+from hosim.engine.allocators import division_table, round_size
 from hosim.errors import InputError
-from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
+from hosim.importers.recordings import KinetoTrace, MemoryEvent
 from hosim.result import IN_PROGRAM_ORDER
 from hosim.units import human_size
 from hosim.validate.recording import Snapshot

@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt
 from typing import Any
 
-from hosim.costmodel.op_time import kernel_times_of, op_durations
-from hosim.costmodel.peaks import peak_for
+from hosim.costmodel import kernel_times_of, op_durations, peak_for
 from hosim.hardware import Hardware
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.importers.recordings import DeviceOp, KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.calibration import Calibration
 from hosim.validate.kind_times import efficiency_of

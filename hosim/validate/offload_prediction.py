@@ -15,17 +15,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.engine.replay import replay
+from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.kineto import read_kineto
-from hosim.importers.kineto_blocks import RecordedBlock
-from hosim.validate.kit_files import BandwidthSweep, KitRun, bandwidth_sweep, kit_run, model_sizes
-from hosim.validate.offload_schemes import SCHEMES, SMALLEST_OFFLOAD, OffloadScheme
+from hosim.importers.recordings import RecordedBlock, read_kineto
+from hosim.validate.kit import (
+    SCHEMES,
+    SMALLEST_OFFLOAD,
+    BandwidthSweep,
+    KitRun,
+    OffloadScheme,
+    bandwidth_sweep,
+    kit_run,
+    model_sizes,
+    swept_channels,
+)
 from hosim.validate.recorded_step import RecordedStep, last_step
 from hosim.validate.reserved_replay import Change, replay_from_nothing
-from hosim.validate.swept_channels import swept_channels
 
 __all__ = ["Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
 

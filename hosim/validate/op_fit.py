@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.errors import HardwareError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import program_order, waits
+from hosim.importers.recordings import KinetoTrace, program_order, waits
 from hosim.validate.op_work import OpWork, graph_of
 from hosim.validate.robust import ErrorSpread, Figure, clock_tick, fit_slope, inverse, median_figure, spread
 

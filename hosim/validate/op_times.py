@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from statistics import median_low
 
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.importers.kineto_waits import program_order
+from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order
 
 LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
 """What a predicted op shares with the ops it is predicted from."""

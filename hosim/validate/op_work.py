@@ -18,13 +18,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import UNKNOWN, KernelSizes
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes
 from hosim.graph import Graph, Op
-from hosim.importers.kineto_before import ended_before
-from hosim.importers.kineto_events import CpuOp, DeviceOp, KinetoTrace
-from hosim.importers.kineto_waits import program_order
-from hosim.importers.traced_tensors import DTYPES
-from hosim.models.tape import ITEM_BYTES
+from hosim.importers.recordings import CpuOp, DeviceOp, KinetoTrace, ended_before, program_order
+from hosim.importers.torch_programs import DTYPES
+from hosim.models import ITEM_BYTES
 from hosim.validate.operator_counts import Output, bytes_of, convolution_outputs, flops_and_bytes, kernel_of, kind_of_operator, tensors_of
 
 _TF32 = re.compile(r"tf32|s1688|s16816gemm_f32|tensorop_s\d+gemm")

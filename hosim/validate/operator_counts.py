@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, UNKNOWN, KernelSizes, product_kernel
-from hosim.importers.kineto_events import CpuOp
-from hosim.importers.op_kinds import op_kind
-from hosim.importers.traced_tensors import DTYPES
-from hosim.models.tape import ITEM_BYTES
+from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, KernelSizes, product_kernel
+from hosim.importers import op_kind
+from hosim.importers.recordings import CpuOp
+from hosim.importers.torch_programs import DTYPES
+from hosim.models import ITEM_BYTES
 
 Shape = tuple[int, ...]
 Output = Mapping[tuple[Shape, Shape], Shape]

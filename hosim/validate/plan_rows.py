@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.validate.kit_files import KitRun, kit_run, read_json, whole
+from hosim.validate.kit import KitRun, kit_run, read_json, whole
 
 _FIGURES = ("allocated_bytes", "reserved_bytes", "step_ns")
 

@@ -15,11 +15,10 @@ from statistics import median_low
 from typing import Any
 
 from hosim.cache_plan import Plan
-from hosim.engine.replay import replay
+from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import ProgramOrder
+from hosim.importers.recordings import KinetoTrace, ProgramOrder
 from hosim.validate.causes_of_delay import UnexplainedSpan
 from hosim.validate.replay_verdict import best_structure, beyond, explains, judge
 from hosim.validate.start_errors import StartErrors, start_errors

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.errors import InputError
-from hosim.importers.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
-from hosim.importers.kineto_events import KinetoTrace, MemoryEvent
+from hosim.importers.recordings import KinetoTrace, MemoryEvent, RecordedBlock, blocks_of, device_of_blocks
 
 _PREFIX = "hosim."
 _STEP = "hosim.step"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hosim.engine.allocators.state import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
+from hosim.engine.allocators import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
 from hosim.errors import InputError
-from hosim.io.bounded import check_json, read_bytes
+from hosim.files import check_json, read_bytes
 from hosim.validate.plain_pickle import load_plain
 
 Action = Literal[

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median_low
 
-from hosim.importers.kineto_waits import CLOCK_STEP_NS, StreamId, stream_of
+from hosim.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
 from hosim.validate.ends_of_ops import EndsOfOps
 from hosim.validate.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.one_step import one_step

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import program_order
+from hosim.importers.recordings import KinetoTrace, program_order
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _KEPT = 0.9

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hosim.importers.kineto_events import KinetoTrace
+from hosim.importers.recordings import KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.causes_of_delay import UnexplainedSpan, unexplained_spans
 from hosim.validate.one_step import OneStep, one_step

@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.caching import CachingAllocator
-from hosim.engine.allocators.sizes import SMALL_LIMIT
-from hosim.engine.allocators.state import BlockState, SegmentState
+from hosim.engine.allocators import SMALL_LIMIT, BlockState, CachingAllocator, SegmentState
 
 _UNLIMITED = 1 << 62
 _STREAM = 0

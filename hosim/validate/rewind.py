@@ -11,8 +11,17 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hosim.engine.allocators.sizes import LARGE_SEGMENT, SMALL_LIMIT, SMALL_SEGMENT, division_table, round_size
-from hosim.engine.allocators.state import SHARED_POOL, BlockState, PoolId, SegmentState
+from hosim.engine.allocators import (
+    LARGE_SEGMENT,
+    SHARED_POOL,
+    SMALL_LIMIT,
+    SMALL_SEGMENT,
+    BlockState,
+    PoolId,
+    SegmentState,
+    division_table,
+    round_size,
+)
 from hosim.errors import InputError
 from hosim.validate.recording import AllocatorSettings, Entry, Snapshot
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.caching import CachingAllocator
-from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, Driver, PoolId, SegmentState
+from hosim.engine.allocators import SHARED_POOL, AllocatorStats, CachingAllocator, Driver, PoolId, SegmentState
 from hosim.validate.recording import Entry, Snapshot, parse_snapshot, read_snapshot
 from hosim.validate.rewind import rewind
 

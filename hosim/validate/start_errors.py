@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hosim.importers.kineto_events import DeviceOp
-from hosim.importers.kineto_waits import stream_of
+from hosim.importers.recordings import DeviceOp, stream_of
 
 
 @dataclass(frozen=True, slots=True)

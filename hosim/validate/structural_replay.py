@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.cache_plan import Plan
-from hosim.engine.replay import replay
+from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.kineto_events import DeviceOp
+from hosim.importers.recordings import DeviceOp
 from hosim.validate.latencies import Latencies
 from hosim.validate.start_errors import percentile95
 from hosim.validate.structure import WHOLE_DEVICE, GivenNumbers, RecurringDelay, Structure

@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
-from hosim.importers.kineto_events import HostCall, KinetoTrace
-from hosim.importers.kineto_waits import ProgramOrder, StreamId, Waits, blocks, program_order, stream_of, waits
+from hosim.importers.recordings import HostCall, KinetoTrace, ProgramOrder, StreamId, Waits, blocks, program_order, stream_of, waits
 from hosim.validate.filling import kernels_wait_for_room, placed_ns
 from hosim.validate.latencies import Latencies, fit_latencies, in_one_graph, label, returns_late
 from hosim.validate.recorded_collectives import is_collective

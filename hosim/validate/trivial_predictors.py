@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import ProgramOrder, StreamId, Waits, blocks, stream_of
+from hosim.importers.recordings import KinetoTrace, ProgramOrder, StreamId, Waits, blocks, stream_of
 
 
 def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers import read_source
-from hosim.importers.kineto import is_kineto, read_kineto
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.nsys import is_nsys, read_nsys
-from hosim.io.recognised import unexpected
+from hosim.files.formats import is_kineto, is_nsys, read_source, unexpected
+from hosim.importers.recordings import KinetoTrace, read_kineto, read_nsys
 from hosim.validate.causes_of_delay import UnexplainedSpan
 from hosim.validate.damage import refuse_damage
 from hosim.validate.latencies import Latencies

@@ -5,16 +5,14 @@ A byte takes a nanosecond on a channel of 1 GB/s. ``checked`` wants the verifier
 
 import pytest
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.bounds import LowerBounds
-from hosim.analysis.verifier import verify
+from hosim.analysis import LowerBounds, bounded, verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.exact.decision_space import knows_all_starts
-from hosim.policies import registry
+from hosim.planner import knows_all_starts
+from hosim.policies import policy_named
 
 GB, LATE = 10**9, 2**62
 COMPUTE = Compute({"bf16": 10**12})
@@ -125,7 +123,7 @@ def test_the_solver_claims_no_proof_over_starts_that_it_does_not_know(choice):
     b.op("h", "op", duration_ns=1, also_on={"ddr": 1} if choice else {})
     graph = b.build()
     assert not knows_all_starts(graph, hardware)
-    proof = registry.get("optimal").plan(graph, hardware, 100).proof
+    proof = policy_named("optimal").plan(graph, hardware, 100).proof
     plan = Plan(graph, initial={0: ("ddr",)}, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm", 0),), proof=proof)
     checked(plan, hardware, 302)
 

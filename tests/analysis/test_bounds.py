@@ -15,7 +15,8 @@ from instances import instance, instance_of_parts
 from strategies import cases, several
 
 import hosim
-from hosim.analysis.bounds import homes_below, lower_bound_ns
+from hosim.analysis import lower_bound_ns
+from hosim.analysis.bounds import homes_below
 from hosim.analysis.critical_path import critical_path
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel import op_durations
@@ -23,7 +24,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.planner.exact.solver import solve
+from hosim.planner import solve
 
 GB = 10**9
 BENCH = Path(__file__).resolve().parent.parent / "bench"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier

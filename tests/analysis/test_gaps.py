@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from hosim.analysis.gaps import Gap, tensor_gaps
+from hosim.analysis import Gap, tensor_gaps
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph, GraphBuilder
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from hosim import engine
-from hosim.analysis.no_offload import NoOffload, no_offload
-from hosim.analysis.strongest_rival import StrongestRival, fastest_with_ours, strongest_rival
+from hosim.analysis.remarks import NoOffload, fastest_with_ours, no_offload, strongest_rival
+from hosim.analysis.remarks.strongest_rival import StrongestRival
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.io.result_file import COMPARISON, comparison_to_dict
-from hosim.report.offload_verdicts import no_offload_sentence
+from hosim.io import comparison_to_dict
+from hosim.io.result_file import COMPARISON
+from hosim.report import no_offload_sentence
 from hosim.report.tables import strongest
 from hosim.result import Result
 

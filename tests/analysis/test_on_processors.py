@@ -4,19 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.liveness import needed_bytes, static_peak
-from hosim.analysis.no_offload import no_offload
-from hosim.analysis.verifier import verify
+from hosim.analysis import lower_bound_ns, needed_bytes, static_peak, verify
+from hosim.analysis.remarks import no_offload
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
-from hosim.engine import replay
-from hosim.engine.resident_step import resident_step
+from hosim.engine import replay, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import hardware_from_dict, hardware_to_dict, workload_from_dict, workload_to_dict
-from hosim.policies import registry
+from hosim.policies import policy_named, policy_names
 
 GB = 10**9
 MACHINE = Hardware(
@@ -92,9 +89,9 @@ def test_files():
         hardware_from_dict(data)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", policy_names())
 def test_every_policy_plans_such_a_step_or_refuses_it(name):
-    policy = registry.get(name)
+    policy = policy_named(name)
     try:
         plan = policy.plan(step(), MACHINE)
     except HosimError as error:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import graphs, happens_before
 
 import hosim
-from hosim.analysis.bounds import lower_bound_ns
+from hosim.analysis import lower_bound_ns
 from hosim.analysis.pressure_points import excess_of
 from hosim.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder

@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 from strategies import cases, processor_plans, several, sized
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.free_order_bound import free_order_bound_ns
+from hosim.analysis import bounded, free_order_bound_ns, verify
 from hosim.analysis.step_traffic import step_traffic_ns
-from hosim.analysis.verifier import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
-from hosim.costmodel.memory_traffic import with_memories
+from hosim.costmodel import op_durations, with_memories
 from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 GB = 10**9
 
@@ -114,7 +111,7 @@ def test_what_is_read_alone_comes_in_and_what_is_written_first_goes_out():
 def test_results_have_it_with_edits_and_without(reorder):
     """40 B come up from ddr at 5 B/ns and go back at 2 B/ns, 20 ns; the first goes back after 2 + 1 ns, and no op waits as long."""
     hardware, graph = beside(30, ("ddr", 1000, 5, 2), ("pool", 1000, 40, 40)), updates(4, "ddr")
-    plan = registry.get("hyperoffload").plan(graph, hardware)
+    plan = policy_named("hyperoffload").plan(graph, hardware)
     edits = Edits(graph, order=tuple(op.name for op in graph.ops)) if reorder else plan.edits
     plan = replace(plan, edits=edits)
     result = bounded(replay(plan, hardware), plan, hardware, None)

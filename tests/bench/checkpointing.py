@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from random import Random
 from statistics import geometric_mean
 
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget, replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.importers.spec import make
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware
-from hosim.models.presets import PRESETS
-from hosim.policies import registry
+from hosim.io import load_hardware, make
+from hosim.models import PRESETS
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 SHARES = ("60%", "45%", "30%")
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "gh200-96gb", "rtx-4090", "l40s", "ascend-910c-supernode")
@@ -91,7 +89,7 @@ def drawn(count: int, seed: int) -> Iterator[Step]:
 def makespan_ns(graph: Graph, hardware: Hardware, budget: int) -> int | None:
     """That of hyperoffload's plan; None if nothing fits."""
     try:
-        return replay(registry.get("hyperoffload").plan(graph, hardware, budget), hardware, budget).makespan_ns
+        return replay(policy_named("hyperoffload").plan(graph, hardware, budget), hardware, budget).makespan_ns
     except HosimError:
         return None
 

@@ -4,10 +4,10 @@ from time import process_time
 
 from measures import cpu_seconds, measure
 
-from hosim.importers.spec import export_model, import_spec
-from hosim.importers.torch_export import import_exported
-from hosim.io.shipped import find_workload
+from hosim.importers.torch_programs import import_exported
+from hosim.io.spec import export_model, import_spec
 from hosim.io.spec_file import load_spec
+from hosim.shipped import find_workload
 
 NAME = "llama-3.1-8b-prefill-4k"
 

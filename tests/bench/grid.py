@@ -24,14 +24,13 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from hosim.analysis.strongest_rival import OURS
-from hosim.engine.budget import parse_budget
+from hosim.analysis.remarks import OURS
+from hosim.engine import parse_budget
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import load_any
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware, find_workload, workloads
-from hosim.study.compare import compare
-from hosim.study.policy_choice import parse_choices
+from hosim.io import load_any, load_hardware
+from hosim.shipped import find_hardware, find_workload, workloads
+from hosim.study import compare
+from hosim.study.asked import parse_choices
 from hosim.versions import VERSIONS
 
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "gh200-96gb", "rtx-4090", "ascend-910c-supernode")

@@ -7,11 +7,11 @@ from planning import training
 
 from hosim.engine import replay
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.planner import analyse, insert
 from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.hyperoffload.selection import select
 
 LAYERS, CHANGES = 400, 400

@@ -24,8 +24,8 @@ from instances import Instance, instance
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.planner.exact.solver import solve
-from hosim.policies import registry
+from hosim.planner import solve
+from hosim.policies import policy_named
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def measure(number: int, drawn: Instance, policy: str, limit: float, cold: bool,
     plan: Plan | None = None
     policy_ns = None
     try:
-        plan = registry.get(policy).plan(graph, hardware, budget)
+        plan = policy_named(policy).plan(graph, hardware, budget)
         policy_ns = replay(plan, hardware, budget).makespan_ns
     except InfeasibleError:
         pass

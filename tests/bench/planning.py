@@ -6,14 +6,12 @@ from measures import cpu_seconds, least, measure
 from test_every_policy import RIVALS
 from test_every_policy import training as layers_of_ten
 
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget, replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.spec import make
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware
-from hosim.policies import registry
+from hosim.io import load_hardware, make
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 
 def training(layers: int, larger: int = 1) -> Graph:
@@ -54,7 +52,7 @@ def plan_training(layers: int, bytes_per_s: int = 10**9, larger: int = 1) -> flo
         Compute({}),
     )
     plans = []
-    taken = cpu_seconds(lambda: plans.append(registry.get("hyperoffload").plan(graph, hardware, hardware.device.capacity_bytes)))
+    taken = cpu_seconds(lambda: plans.append(policy_named("hyperoffload").plan(graph, hardware, hardware.device.capacity_bytes)))
     assert replay(plans[0], hardware).feasible
     return taken
 
@@ -86,8 +84,8 @@ def eight_layers() -> float:
     builder = {"model": "llama-3.1-8b", "phase": "prefill", "sequence": 4096, "batch": 1, "layers": 8}
     graph = make({"format": "hosim.spec/1", "name": "eight layers", "builder": builder}, "eight layers")
     _, budget = parse_budget("75%", graph, machine)
-    replay(registry.get("resident").plan(graph, machine, 10**12), machine)  # imports what it needs
-    return cpu_seconds(lambda: registry.get("hyperoffload").plan(graph, machine, budget))
+    replay(policy_named("resident").plan(graph, machine, 10**12), machine)  # imports what it needs
+    return cpu_seconds(lambda: policy_named("hyperoffload").plan(graph, machine, budget))
 
 
 @measure("hyperoffload for 10,000 ops that wait for transfers", most=5, unit="s")
@@ -120,7 +118,7 @@ def growth(policy: str) -> float:
         graph, machine = layers_of_ten(layers)
 
         def call() -> None:
-            plan = registry.get(policy).plan(graph, machine, 70_000 * layers)
+            plan = policy_named(policy).plan(graph, machine, 70_000 * layers)
             if plan.runtime is not None:
                 replay(plan, machine, 70_000 * layers)
 

@@ -21,15 +21,12 @@ from measures import measure
 from random_search import search
 
 from hosim.cache_plan import Plan
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.importers import load_any
-from hosim.importers.spec import make
-from hosim.io import load_plan, save_workload
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware, find_workload
-from hosim.policies import registry
+from hosim.io import load_any, load_hardware, load_plan, make, save_workload
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware, find_workload
 
 MIXTRAL = {
     "model": "llama-3.1-8b",
@@ -101,7 +98,7 @@ def measured(case: Searched, plans: Path | None, seed: int, replays: int | None,
     graph, hardware = case.graph(), case.hardware()
     _, budget = parse_budget(case.budget, graph, hardware)
     plan: Plan = (
-        registry.get("hyperoffload").plan(graph, hardware, budget) if plans is None else load_plan(plans / f"{case.name}.plan.json", graph)
+        policy_named("hyperoffload").plan(graph, hardware, budget) if plans is None else load_plan(plans / f"{case.name}.plan.json", graph)
     )
     found = search(
         plan,

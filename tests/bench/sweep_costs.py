@@ -8,8 +8,8 @@ from time import process_time
 from measures import cpu_seconds, measure
 from sweep_rate import COST, RATE, asked, cost_of_a_point, cpu_of_children, points, rate
 
-from hosim.study.runners import here, pool
-from hosim.study.sweep import sweep
+from hosim.study import sweep
+from hosim.study.runs import here, pool
 
 POINTS = 8
 

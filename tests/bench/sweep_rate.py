@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hosim.api.inputs import question
-from hosim.study.axes import Settings, read_vary
-from hosim.study.run_policy import check, make_plan, replay
-from hosim.study.runners import Runner, here, pool
-from hosim.study.scenario import Question
-from hosim.study.sweep import Swept, sweep
-from hosim.study.tasks import Task, pack, point_key, solve
+from hosim.study import sweep
+from hosim.study.asked import Settings, read_vary
+from hosim.study.runs import Question, Runner, Task, check, here, make_plan, pack, point_key, pool, replay
+from hosim.study.runs.tasks import solve
+from hosim.study.sweeping import Swept
 
 RATE, COST = 1.7, 1.2
 """Two processes to one, at least; a point to a direct call, at most."""

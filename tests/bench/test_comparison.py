@@ -7,7 +7,7 @@ import pytest
 from grid import SHARES, VERSION, Cell, attempted, known, measure, summary, write
 from write_comparison import MACHINE, PAGE, ahead, no_advantage_from, tables
 
-from hosim.io.shipped import workloads
+from hosim.shipped import workloads
 from hosim.versions import VERSIONS
 
 

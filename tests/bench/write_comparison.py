@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grid import SHARES, Cell, known
 
-from hosim.io.shipped import workloads
+from hosim.shipped import workloads
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
 MACHINE = "h100-80gb-sxm"

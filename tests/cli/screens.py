@@ -11,7 +11,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from hosim.api.one_plan import plan
+from hosim.api import plan
 from hosim.cli.main import app
 from hosim.graph import GraphBuilder
 from hosim.io import save_plan, save_workload

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.io import save_hardware, save_routing, save_workload, schema
-from hosim.models.routing_draw import generate
+from hosim.models import generate
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
         ("typer", ["--help"]),
         ("hosim.errors", ["--help"]),
         ("hosim.cli.cmd_workload", ["--help"]),
-        ("hosim.io.reading", PLAN),  # when it looks at the value of -o
-        ("hosim.study.run_policy", PLAN),
+        ("hosim.files.reading", PLAN),  # when it looks at the value of -o
+        ("hosim.study.runs.run_policy", PLAN),
         ("hosim.analysis.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
         ("rich.console", ["policies"]),
     ],
@@ -107,7 +107,7 @@ CASES = "".join(
 )
 
 
-@pytest.mark.parametrize("module", ["", "hosim.study.tasks"])
+@pytest.mark.parametrize("module", ["", "hosim.study.runs.tasks"])
 def test_while_processes_of_a_sweep_start(module: str, tmp_path: Path) -> None:
     assert interrupted_by_a_worker(tmp_path, module, *SWEEP) == (130, "", f"{NOTE}interrupted\n")
 

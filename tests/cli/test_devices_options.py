@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.io import find_hardware
+from hosim.shipped import find_hardware
 
 run = CliRunner().invoke
 

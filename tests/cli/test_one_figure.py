@@ -22,18 +22,18 @@ from strategies import graphs, hardware, sized
 from typer.testing import CliRunner
 
 import hosim
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cli.main import app
-from hosim.engine.resident_step import ResidentStep, most_needed, resident_step
+from hosim.engine import most_needed, resident_step
+from hosim.engine.resident_step import ResidentStep
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_plan, save_hardware, save_workload
-from hosim.report import page
+from hosim.report import page_parts as page
 from hosim.result import Result
-from hosim.study.axes import as_integer
-from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import check, make_plan, replay
+from hosim.study.asked import as_integer, parse_choice
+from hosim.study.runs import check, make_plan, replay
 from hosim.units import human_size, human_time
 
 POLICY = "longest_gap"

@@ -22,9 +22,8 @@ from hosim.cli.commands import SECTIONS
 from hosim.cli.examples import EXAMPLES
 from hosim.cli.progress import progress
 from hosim.cli.terminal import NORMAL
-from hosim.models.listing import ListedModel
-from hosim.models.presets import PRESETS
-from hosim.report.listings import models
+from hosim.models import PRESETS, ListedModel
+from hosim.report.listed import models
 
 NUMBERS = {
     "compare-policies --devices": (None, 1, None),
@@ -165,7 +164,7 @@ def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture
     monkeypatch.delenv("HOSIM_PROGRESS")
     monkeypatch.setattr("hosim.cli.progress.amount", lambda: NORMAL)  # another test may have asked for more
     monkeypatch.setattr("hosim.cli.progress.time.monotonic", lambda: 7.0)
-    monkeypatch.setattr("hosim.api.repeated.repeated", lambda do, every_s: nullcontext(written.append(do)))
+    monkeypatch.setattr("hosim.api.repeats.repeated", lambda do, every_s: nullcontext(written.append(do)))
     written: list[Callable[[], None]] = []
     with progress("a") as tell:
         written[0]()
@@ -176,8 +175,8 @@ def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture
 
 def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_toy(tmp_path)
-    monkeypatch.setattr("hosim.io.shipped.hardware", lambda: ["toy"])
-    monkeypatch.setattr("hosim.io.shipped.workloads", lambda: [str(tmp_path / "workload.json")])
+    monkeypatch.setattr("hosim.shipped.hardware", lambda: ["toy"])
+    monkeypatch.setattr("hosim.shipped.workloads", lambda: [str(tmp_path / "workload.json")])
 
     def listed(*words: str) -> Any:
         return json.loads(CliRunner().invoke(main.app, [*words, "--json"]).stdout)
@@ -200,12 +199,12 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_what_ships_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hosim.io.shipped.hardware", lambda: ["toy", "h100-80gb-sxm"])
+    monkeypatch.setattr("hosim.shipped.hardware", lambda: ["toy", "h100-80gb-sxm"])
     listed = CliRunner().invoke(main.app, ["hardware", "list"]).stdout
     assert [name in listed for name in ("toy", "h100-80gb-sxm", "a100")] == [True, True, False]
     made = {"format": "hosim.workload/1", "name": "mine", "tensors": [], "ops": [{"name": "f", "kind": "any", "duration_ns": 1}]}
     (tmp_path / "mine.json").write_text(json.dumps(made))
-    monkeypatch.setattr("hosim.io.shipped.workloads", lambda: [str(tmp_path / "mine.json")])
+    monkeypatch.setattr("hosim.shipped.workloads", lambda: [str(tmp_path / "mine.json")])
     assert "mine" in CliRunner().invoke(main.app, ["workload", "list"]).stdout
 
 

@@ -113,7 +113,7 @@ def test_stages_that_would_wait_for_ever_in_another_order_keep_theirs(monkeypatc
         edits = Edits(graph, order=("put", "get"))
         return hosim.Plan(edits.graph(), edits=edits)
 
-    monkeypatch.setattr("hosim.study.run_policy.make_plan", swapped)
+    monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", swapped)
     plans = hosim.plan_stages(graphs, "toy")
     assert asked == [None, None, False, False]
     assert hosim.replay_stages(plans).step_ns == 20

@@ -21,7 +21,7 @@ from hosim.cli.progress import bar, progress
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.io import save_workload
-from hosim.study.runners import cores, processes
+from hosim.study.runs import cores, processes
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +258,7 @@ def test_a_sweep_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
         progress(1234, 5000, 7)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hosim.study.sweep.sweep", interrupted)
+    monkeypatch.setattr("hosim.study.sweeping.sweep", interrupted)
     asked = ("-j", "1", "--vary", "budget=79B,100B")
     assert hosim("sweep", *asked, "-o", "rows.csv", code=130) == (
         "",

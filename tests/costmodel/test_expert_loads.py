@@ -2,7 +2,8 @@
 
 import pytest
 
-from hosim.costmodel.kernels.expert_loads import busiest, expected_loads
+from hosim.costmodel.kernels import expected_loads
+from hosim.costmodel.kernels.expert_loads import busiest
 
 
 def test_recorded_loads_of_the_rank_with_the_most_rows() -> None:

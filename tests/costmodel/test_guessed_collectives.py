@@ -9,15 +9,13 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.costmodel.guessed_collectives import guessed_collectives
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import guessed_collectives, op_durations
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric
-from hosim.io import load_hardware, save_workload
-from hosim.io.result_file import result_from_dict, result_to_dict
-from hosim.io.shipped import find_hardware, hardware
-from hosim.models.build import build
+from hosim.io import load_hardware, result_from_dict, result_to_dict, save_workload
+from hosim.models import build
+from hosim.shipped import find_hardware, hardware
 
 MIB = 1 << 20
 SHARED = {"model": "gpt2", "phase": "train", "sequence": 32, "data": 4, "zero": 3, "layers": 2}

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hosim.costmodel.kernels import CLASSES, DTYPES, Processor
 from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_us, generation_us
-from hosim.costmodel.kernels.classes import CLASSES, DTYPES
 from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
 from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
 from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
 from hosim.costmodel.kernels.moe_time import MoeConstants, moe_us
-from hosim.costmodel.kernels.processor import Processor
 
 NOTHING = 1e-9
 

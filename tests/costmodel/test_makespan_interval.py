@@ -10,16 +10,18 @@ from kernel_machine import GATHER, gathers, kernel_machine
 from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import makespan_interval as intervals
+from hosim.costmodel import intervals
 from hosim.costmodel.fitted_spreads import SHARED, SPREADS
-from hosim.costmodel.kernels.constants import FITTED, has_own_constants
-from hosim.costmodel.makespan_interval import interval, makespan_spread
+from hosim.costmodel.intervals import interval, makespan_spread
+from hosim.costmodel.kernels import has_own_constants
+from hosim.costmodel.kernels.constants import FITTED
 from hosim.costmodel.time_spread import StreamSpread, StreamTimes, pooled, stream_times
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
-from hosim.io import find_hardware, load_hardware, result_from_dict, result_to_dict
+from hosim.io import load_hardware, result_from_dict, result_to_dict
 from hosim.notes import notes
+from hosim.shipped import find_hardware
 from hosim.units import LARGEST
 
 _OWN, _OTHER = "fitted model", "fitted model of another machine"

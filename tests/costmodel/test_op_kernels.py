@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from kernel_machine import GATHER, PROFILE, gathers, kernel_machine
 
-from hosim.costmodel.kernels.constants import most_like
+from hosim.costmodel import op_durations, time_origins
+from hosim.costmodel.kernels import most_like
 from hosim.costmodel.kernels.table_lookup import TimeTable
-from hosim.costmodel.op_time import op_durations, time_origins
 from hosim.errors import GraphError, HardwareError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
-from hosim.io import hardware_from_dict, hardware_to_dict, workload_to_dict
-from hosim.io.workload_file import workload_from_dict
+from hosim.io import hardware_from_dict, hardware_to_dict, workload_from_dict, workload_to_dict
 
 
 def test_a_kernel_takes_what_its_class_says_and_other_ops_are_guessed() -> None:

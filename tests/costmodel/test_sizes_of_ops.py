@@ -2,8 +2,7 @@
 
 import pytest
 
-from hosim.costmodel.kernels.classes import CLASSES
-from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW, UNKNOWN, causal_kernel, product_kernel
+from hosim.costmodel.kernels import CLASSES, NO_WINDOW, UNKNOWN, causal_kernel, product_kernel
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.costmodel import alone_ns, channel_bandwidth, transfer_ns
+from hosim.costmodel.transfers import alone_ns, channel_bandwidth, transfer_ns
 from hosim.errors import HardwareError
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from strategies import cases, several
 from timeline_check import check_result
 
-from hosim.analysis.canonical import canonical_places
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import canonical_places
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
@@ -101,7 +101,7 @@ def test_runtime_policies_decide_on_each_device(policy, case, data):
     graph, machine, _ = case
     together = data.draw(several(machine))
     try:
-        plan = registry.get(policy).plan(graph, machine)
+        plan = policy_named(policy).plan(graph, machine)
     except InfeasibleError:
         assume(False)
     folded, unfolded = replay(plan, together), replay(plan, together, fold=False)

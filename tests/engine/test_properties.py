@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized, wild_plans
 from timeline_check import check_result
 
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import lower_bound_ns, static_peak, verify
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph

@@ -19,7 +19,7 @@ from hosim.engine import replay, replay_stages
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import ACCOUNTS, ALLOCATORS, FAST, REFERENCE
 
 
@@ -104,7 +104,7 @@ def test_runtime_policies(data: st.DataObject) -> None:
     budget = needed + data.draw(st.integers(0, 40))
     policy = data.draw(st.sampled_from(("on_demand", "lookahead", "unified_memory", "belady")))
     try:
-        plan = registry.get(policy).plan(graph, machine, budget)
+        plan = policy_named(policy).plan(graph, machine, budget)
     except InfeasibleError:
         return
     compare(plan, machine, budget)

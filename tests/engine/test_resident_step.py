@@ -16,11 +16,10 @@ from strategies import graphs, hardware
 from typer.testing import CliRunner
 
 import hosim
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cli.main import app
-from hosim.costmodel.on_the_device import base_of
-from hosim.costmodel.op_time import op_durations
-from hosim.engine.resident_step import resident_step
+from hosim.costmodel import base_of, op_durations
+from hosim.engine import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_workload

@@ -12,8 +12,8 @@ from counting import lines_run
 from long_chain import MACHINE, chain_and_branches, modelled, on, pooled, supernode
 
 from hosim.cache_plan import Plan
-from hosim.costmodel.fair_sharing import max_min_rates
-from hosim.costmodel.memory_traffic import MemoryUse
+from hosim.costmodel import MemoryUse
+from hosim.costmodel.transfers import max_min_rates
 from hosim.engine import replay
 from hosim.engine.clock import Clock
 from hosim.engine.compiled_plan import compile_plan

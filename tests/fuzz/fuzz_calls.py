@@ -90,7 +90,7 @@ from pathlib import Path
 from math import nan, inf
 from hosim.hardware import Channel, Compute, Fabric, Hardware, ProcessorFigures, Tier
 from hosim.jitter import Jitter
-from hosim.serving.request import Request
+from hosim.serving.requests.request import Request
 ring = []; ring.append(ring)
 ring_of_names = {}; ring_of_names["w"] = ring_of_names
 deep, deep_names = [], {}

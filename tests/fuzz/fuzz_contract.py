@@ -167,7 +167,7 @@ def _json(path: Path) -> None:
 
 
 def _yaml(path: Path) -> None:
-    from hosim.io.yamltext import load
+    from hosim.files.yamltext import load
 
     load(path.read_text())
 

@@ -29,7 +29,7 @@ def again(load: Callable[[str], Any], save: Callable[[Any, str], None], made: An
 
 def again_hardware(made: Any) -> None:
     """The same of a profile: what is not compared of it as well."""
-    from hosim.io.hardware_file import hardware_to_dict, load_hardware, save_hardware
+    from hosim.io import hardware_to_dict, load_hardware, save_hardware
 
     again(load_hardware, save_hardware, made)
     same(hardware_to_dict(load_hardware("out.json")), hardware_to_dict(made))
@@ -58,7 +58,8 @@ def read_back(path: Path, case: Case) -> None:
 
 def read_printed(stdout: bytes) -> None:
     """Raises unless a result that a command printed as JSON is read."""
-    from hosim.io.result_file import comparison_from_dict, result_from_dict, result_to_dict
+    from hosim.io import result_from_dict, result_to_dict
+    from hosim.io.result_file import comparison_from_dict
 
     if b'"hosim.result/1"' not in stdout[:400] or not stdout.startswith(b"{"):
         return
@@ -72,7 +73,7 @@ def read_printed(stdout: bytes) -> None:
 def _data(path: Path) -> Any:
     import gzip
 
-    from hosim.io import yamltext
+    from hosim.files import yamltext
 
     content = path.read_bytes()
     text = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode()
@@ -80,15 +81,13 @@ def _data(path: Path) -> Any:
 
 
 def _workload(data: Any, path: Path, case: Case) -> None:
-    from hosim.io import load_workload
-    from hosim.io.workload_file import workload_to_dict
+    from hosim.io import load_workload, workload_to_dict
 
     same(workload_to_dict(load_workload(path)), data)
 
 
 def _hardware(data: Any, path: Path, case: Case) -> None:
-    from hosim.io import load_hardware
-    from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
+    from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 
     said = hardware_to_dict(load_hardware(path))  # a fitted profile keeps the texts of its base, which say the same otherwise
     same(hardware_to_dict(hardware_from_dict(said, str(path))), said)
@@ -96,10 +95,9 @@ def _hardware(data: Any, path: Path, case: Case) -> None:
 
 def _plan(data: Any, path: Path, case: Case) -> None:
     """For the workload of that name among the arguments of the command."""
-    from hosim.api.inputs import load
+    from hosim.api import load
     from hosim.errors import HosimError
-    from hosim.io import load_plan
-    from hosim.io.plan_file import plan_to_dict
+    from hosim.io import load_plan, plan_to_dict
 
     for argument in case.arguments[1:]:
         try:
@@ -135,7 +133,7 @@ def _rows(path: Path, case: Case) -> None:
     """Rows of a study: the command is run again and finds all of them; a table of kernels is read."""
     content = path.read_bytes()
     if case.arguments[:1] == ("import-kernels",):
-        from hosim.importers.kernel_tables import read_kernel_tables
+        from hosim.importers.recordings import read_kernel_tables
 
         same(bool(read_kernel_tables(path)), True)
     elif case.arguments and case.arguments[0] in ("sweep", "serve-sweep", "serve-frontier") and case.streams == ("file", "file"):

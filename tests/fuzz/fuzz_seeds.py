@@ -270,7 +270,7 @@ def text(value: Any) -> bytes:
 
 def nsys() -> bytes:
     """An export of Nsight Systems with two kernels, a copy, calls and a synchronisation."""
-    from hosim.importers.kineto import read_kineto
+    from hosim.importers.recordings import read_kineto
 
     with tempfile.TemporaryDirectory() as folder:
         recorded = Path(folder) / "toy.json"

@@ -273,8 +273,8 @@ class _Counted:
 
 def _count_parsed(watch: _Watch) -> None:
     """Let every parser that hosim calls count what it parses."""
-    from hosim.importers import wire
-    from hosim.io import yamltext
+    from hosim.files import yamltext
+    from hosim.files.formats import wire
 
     def texts(owner: Any, name: str, at: int, marks: str) -> None:
         """A function of a text: values are counted as the limits count them, before they are made."""

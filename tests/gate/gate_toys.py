@@ -7,13 +7,12 @@ from typing import Any
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
+from hosim.gate import check
 from hosim.gate.cases import Case, Suite
-from hosim.gate.checking import check
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.io import save_hardware, save_plan, save_workload
-from hosim.io.hardware_file import hardware_from_dict
+from hosim.io import hardware_from_dict, save_hardware, save_plan, save_workload
 
 LAYERS = 4
 

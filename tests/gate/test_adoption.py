@@ -13,8 +13,8 @@ import yaml
 from gate_toys import write_config
 
 from hosim.errors import InputError
+from hosim.gate import write
 from hosim.gate.cases import load_suite
-from hosim.gate.checking import write
 from hosim.gate.imports import graph_of_entry
 
 

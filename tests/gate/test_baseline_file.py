@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.gate import baselines, matrix_file
-from hosim.gate.checking import write
+from hosim.gate import baselines, matrix_file, write
 from hosim.gate.measure import measure
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record
 from hosim.result import SEMANTICS

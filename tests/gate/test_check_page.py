@@ -10,13 +10,13 @@ import pytest
 from gate_toys import figures, machine, offloading, put, step, suite, verdict
 
 from hosim.cache_plan import Plan
-from hosim.gate.check_page import check_page
-from hosim.gate.checking import check, write
+from hosim.gate import check, check_page, write
 from hosim.gate.plan_changes import PlanChange, plan_changes
 from hosim.gate.record import Record
 from hosim.gate.verdict import CaseVerdict
 from hosim.graph import Graph
-from hosim.report.change_figure import Curve, memory_change
+from hosim.report import Curve
+from hosim.report.change_figure import memory_change
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_it_is_imported_once(source: Path, tmp_path: Path, monkeypatch: pytest.M
     kept = tmp_path / "kept"
     first = imports.graph_of_file(source, kept)
     (file,) = kept.iterdir()
-    monkeypatch.setattr("hosim.importers.load_any", lambda path: pytest.fail("imported again"))
+    monkeypatch.setattr("hosim.io.load_any", lambda path: pytest.fail("imported again"))
     assert imports.graph_of_file(source, kept) == first == step()
     assert list(kept.iterdir()) == [file]
 
@@ -49,7 +49,7 @@ def test_its_name_is_a_digest_of_code_name_and_content(source: Path, tmp_path: P
     (folder / "b").mkdir(parents=True)
     for name in ("b/a", "a"):
         (folder / name).write_text(name)
-    monkeypatch.setattr("hosim.importers.load_any", lambda path: step())
+    monkeypatch.setattr("hosim.io.load_any", lambda path: step())
     imports.graph_of_file(folder, kept)
     parts = b"".join(b"\0folder/" + name + b"\0" + hashlib.sha256(name).digest() for name in (b"a", b"b/a"))
     assert (kept / f"{hashlib.sha256(b'code' + parts).hexdigest()[:32]}").is_file()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
+from hosim.gate import ERROR, check, exit_code, write
 from hosim.gate.cases import Suite, load_suite, pairs
-from hosim.gate.checking import check, write
 from hosim.gate.measure import measure
 from hosim.gate.metric_verdict import IMPROVEMENT, MISSING, REGRESSION, SAME
-from hosim.gate.verdict import ERROR, INFEASIBLE, exit_code
+from hosim.gate.verdict import INFEASIBLE
 from hosim.io import save_workload
 
 MATRIX = """

@@ -9,7 +9,7 @@ import pytest
 from gate_toys import LAYERS, figures, machine, offloading, put, step, suite, verdict
 
 from hosim.cache_plan import Plan
-from hosim.gate.checking import write
+from hosim.gate import write
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from hosim.analysis.canonical import _told, canonical, graph_fingerprint
+from hosim.analysis import canonical, graph_fingerprint
+from hosim.analysis.canonical import _told
 from hosim.cache_plan import Plan
+from hosim.gate import check, write
 from hosim.gate.cases import Case, Suite
-from hosim.gate.checking import check, write
 from hosim.gate.metric_verdict import SAME
 from hosim.graph import Graph
 

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from hosim.gate import matrix_file
+from hosim import shipped
+from hosim.gate import check, matrix_file
 from hosim.gate.cases import Suite, load_suite
-from hosim.gate.checking import check
 from hosim.gate.metric_verdict import SAME
 from hosim.gate.reports import details, headline
-from hosim.io import shipped
-from hosim.policies import registry
+from hosim.policies import policy_names
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ def test_every_committed_baseline_has_a_case() -> None:
 
 def test_nothing_that_ships_is_left_out() -> None:
     workloads, hardware = set(shipped.workloads()), set(shipped.hardware()) - {"toy"}
-    policies = set(registry.names())
+    policies = set(policy_names())
     for name, left_out in (("hosim.toml", SEARCH | SETTINGS_OF_OTHERS), ("all.toml", {"optimal"})):
         cases = suite_of(name).named(["shipped" if name == "hosim.toml" else "all"])
         assert {case.workload for case in cases} == workloads

@@ -7,10 +7,10 @@ from textwrap import dedent
 import pytest
 from rich.console import Console, RenderableType
 
-from hosim.gate import reports, verdict_tables
+from hosim.gate import exit_code, reports, verdict_tables
 from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict
 from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record
-from hosim.gate.verdict import INFEASIBLE, CaseVerdict, exit_code, judge, summary
+from hosim.gate.verdict import INFEASIBLE, CaseVerdict, judge, summary
 from hosim.version import __version__
 
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.gate import check, write
 from hosim.gate.cases import load_suite
 from hosim.gate.changed_since import changed_since
-from hosim.gate.checking import check, write
 from hosim.gate.metric_verdict import judge_metrics
 from hosim.gate.metrics import parse_tolerances
 from hosim.gate.served_case import measure_served

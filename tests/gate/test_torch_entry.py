@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
+from hosim.gate import check, write
 from hosim.gate.cases import load_suite
-from hosim.gate.checking import check, write
 from hosim.gate.imports import graph_of_model
 from hosim.gate.metric_verdict import REGRESSION, SAME
 

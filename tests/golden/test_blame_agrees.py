@@ -13,11 +13,10 @@ from strategies import cases
 from hosim.cache_plan import Plan
 from hosim.gate.measure import waits_for
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.explain import explain
+from hosim.planner import explain
 from hosim.planner.hyperoffload.observed import copies
-from hosim.report import explanation
+from hosim.report import to_dict, trace
 from hosim.report.interactive import Shown, widget
-from hosim.report.perfetto import trace
 from hosim.report.timeline_rows import rows, waits
 from hosim.result import Result
 from hosim.study.blame import stalls_of
@@ -130,7 +129,7 @@ def test_its_arrows_and_its_explanation():
     timeline = replay(the_plan, hardware, record=True).timeline
     (fetched,) = [k for k, x in enumerate(timeline.transfers) if x.channel == "h2d"]
     assert list(waits(the_plan.graph, timeline, [x.channel == "h2d" for x in timeline.transfers])) == [(fetched, 1)]
-    told = explanation.to_dict(explain(the_plan, hardware, 100))
+    told = to_dict(explain(the_plan, hardware, 100))
     assert [(w["op"], w["transfer"]["tensor"]) for w in told["waits"]] == [("f", "fetched")]
 
 

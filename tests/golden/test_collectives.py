@@ -12,8 +12,7 @@ from timeline_check import check_result
 
 from hosim.errors import HardwareError
 from hosim.hardware import Fabric, Hardware
-from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
-from hosim.io.result_file import result_from_dict, result_to_dict
+from hosim.io import hardware_from_dict, hardware_to_dict, result_from_dict, result_to_dict
 from hosim.jitter import Jitter
 
 REDUCE = {"kind": "all_reduce", "kernel": "all_reduce"}

@@ -8,10 +8,11 @@ from by_hand import machine, plan, workload
 from hypothesis import given, settings
 from strategies import cases
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import AT_START, PREFETCH
 from hosim.jitter import Jitter
-from hosim.planner.hyperoffload.late_issue import issued_late, sturdier
+from hosim.planner import sturdier
+from hosim.planner.hyperoffload.late_issue import issued_late
 
 JITTERS = [Jitter(seed, 0.05, 0.1) for seed in range(20)]
 

@@ -7,8 +7,8 @@ from test_processors import CPU, with_cpu
 
 from hosim.cache_plan import Plan
 from hosim.hardware import Channel, Tier
-from hosim.policies import registry
-from hosim.schedule.around_processors import planned_around
+from hosim.policies import policy_named
+from hosim.schedule import planned_around
 from hosim.schedule.forced_moves import forced_moves
 
 
@@ -55,7 +55,7 @@ def test_an_optimizer_on_the_cpu():
     # hbm: w1 20, w2 10 from the start; g2 10 in 0..40, g1 20 in 30..100: 60 in 30..40. At 100 w1 goes until 140, at 140 w2 until 160.
     # ddr: s1 and s2 60; g2 10 from 30, g1 20 from 80; at 100 w1 20 more: 110 in 100..140. At 140 g1 goes (90), u2 makes w2: 100.
     for policy in ("resident", "zero_offload", "superoffload", "hyperoffload"):
-        r = replayed(registry.get(policy).plan(graph, with_cpu(machine())), with_cpu(machine()))
+        r = replayed(policy_named(policy).plan(graph, with_cpu(machine())), with_cpu(machine()))
         assert r.ops == {"f2": (0, 30), "f1": (30, 80), "u1": (100, 140), "u2": (140, 160)}
         assert [(tensor, start, end) for _, tensor, _, start, end in r.moves] == [
             ("g2", 30, 40),
@@ -85,7 +85,7 @@ def test_attention_on_the_cpu():
         ("prefetch", "y", "ddr", "a"),
     ]
     # p 0..30, x down 30..40, q 40..60, a 60..110, y up 110..125, k 125..135. While the CPU works, the device holds x alone.
-    r = replayed(registry.get("flexgen").plan(graph, with_cpu(machine())), with_cpu(machine()))
+    r = replayed(policy_named("flexgen").plan(graph, with_cpu(machine())), with_cpu(machine()))
     assert r.ops == {"p": (0, 30), "a": (60, 110), "k": (125, 135)}
     assert r.stalls == {"dependency": 80, "transfer": 15}
 
@@ -157,7 +157,7 @@ def test_a_policy_keeps_to_what_the_forced_moves_leave():
         },
     )
     hardware = with_cpu(machine(hbm=70))
-    plan = registry.get("static_split").plan(graph, hardware)
+    plan = policy_named("static_split").plan(graph, hardware)
     assert {graph.tensors[c.tensor].name for c in plan.cache_ops} == {"w", "v", "g"}
     result = replayed(plan, hardware).result
     assert result.peak_bytes["hbm"] <= 70

@@ -7,14 +7,12 @@ from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 from test_processors import with_cpu
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.verifier import verify
+from hosim.analysis import bounded, verify
 from hosim.cache_plan import Plan
 from hosim.edits import Edits
 from hosim.errors import GraphError, InputError
-from hosim.io import load_plan, load_workload, save_plan, save_workload
-from hosim.io.plan_file import plan_from_dict, plan_to_dict
-from hosim.policies import registry
+from hosim.io import load_plan, load_workload, plan_from_dict, plan_to_dict, save_plan, save_workload
+from hosim.policies import policy_named
 
 
 def layers(first=60, second=50):
@@ -107,7 +105,7 @@ def test_one_of_two_experts_runs_on_the_cpu_where_only_one_fits(policy):
     # CPU: x down 10..15, e1 15..75, e2 75..125, y2 up 125..130, b 130..140. e1 alone there: f 0..10, x down 10..15, e1 15..75, y1 up
     # 75..80, e2 80..100, b 100..110. e2 alone there is 100, as above.
     hardware = with_cpu(machine(150))
-    made = registry.get(policy).plan(layers(), hardware)
+    made = policy_named(policy).plan(layers(), hardware)
     assert not verify(made, hardware)
     assert (made.processors, made.moved_ops) == ({"e1": "", "e2": "ddr"}, 1)
     result = bounded(replay(made, hardware, 150), made, hardware, 150)
@@ -121,25 +119,25 @@ def test_all_stay_on_the_device_where_they_fit_and_all_leave_it_where_none_does(
     # In 300 B nothing moves: 60 ns. In 60 B no expert fits at all: both run on the CPU, 140 ns as above.
     for budget, makespan, moved in ((300, 60, 0), (60, 140, 2)):
         hardware = with_cpu(machine(budget))
-        made = registry.get(policy).plan(layers(), hardware)
+        made = policy_named(policy).plan(layers(), hardware)
         assert not verify(made, hardware)
         assert (replay(made, hardware).makespan_ns, made.moved_ops) == (makespan, moved)
 
 
 def test_a_machine_without_that_processor_plans_for_the_device():
     for policy in ("hyperoffload", "optimal"):
-        assert registry.get(policy).plan(layers(), machine(300)).edits is None
+        assert policy_named(policy).plan(layers(), machine(300)).edits is None
 
 
 def test_static_policies_keep_the_first_processor():
     for policy in ("resident", "zero_offload"):
-        made = registry.get(policy).plan(layers(), with_cpu(machine(300)))
+        made = policy_named(policy).plan(layers(), with_cpu(machine(300)))
         assert (made.edits, replay(made, with_cpu(machine(300))).makespan_ns) == (None, 60)
 
 
 def test_ktransformers_computes_the_experts_on_the_cpu():
     # f 0..10, x goes down 10..15, e1 15..75 and e2 75..125 on the CPU, y2 comes up 125..130, b 130..140.
-    made = registry.get("ktransformers").plan(layers(), with_cpu(machine(300)))
+    made = policy_named("ktransformers").plan(layers(), with_cpu(machine(300)))
     assert made.edits is not None
     assert (made.edits.processors, replay(made, with_cpu(machine(300))).makespan_ns) == ((("e1", "ddr"), ("e2", "ddr")), 140)
 
@@ -147,4 +145,4 @@ def test_ktransformers_computes_the_experts_on_the_cpu():
 def test_the_exact_solver_refuses_more_choices_than_it_tries():
     ops = {f"e{i}": {"ns": 10, "also_on": {"ddr": 20}} for i in range(9)}
     with pytest.raises(InputError, match=r"tries every choice of processors for up to 8 ops; by hand has 9 that may run on several"):
-        registry.get("optimal").plan(workload({}, ops), with_cpu(machine()))
+        policy_named("optimal").plan(workload({}, ops), with_cpu(machine()))

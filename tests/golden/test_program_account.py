@@ -6,7 +6,7 @@ from by_hand import machine, plan, workload
 from hypothesis import given
 from strategies import cases
 
-from hosim.analysis.liveness import idle_below, static_peak
+from hosim.analysis import idle_below, static_peak
 from hosim.cache_plan import Plan
 from hosim.engine.program_account import program_account
 from hosim.errors import InputError

@@ -10,8 +10,9 @@ from itertools import pairwise
 import pytest
 from by_hand import GB, machine, plan, replayed, workload
 
+from hosim import shipped
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.io import load_hardware, shipped
+from hosim.io import load_hardware
 
 
 def sources(channels: dict[str, Channel], **fabrics: tuple[int, str]) -> Hardware:

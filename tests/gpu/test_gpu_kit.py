@@ -33,11 +33,13 @@ from hosim.gpu.summary_table import table  # noqa: E402
 from hosim.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.kernel_tables import read_kernel_tables  # noqa: E402
-from hosim.lower.offload import rule_of  # noqa: E402
+from hosim.importers.recordings import read_kernel_tables  # noqa: E402
+from hosim.lower import rule_of  # noqa: E402
 from hosim.result import CACHING, Timeline, Transfer  # noqa: E402
-from hosim.validate.kit_files import FORMAT  # noqa: E402
-from hosim.validate.offload_schemes import SCHEMES  # noqa: E402
+from hosim.validate.kit import (  # noqa: E402
+    FORMAT,
+    SCHEMES,
+)
 
 SMALL = ("--dry-run", "--modes", "prefill", "--lengths", "8", "--iterations", "1", "--profiled", "1", "--schemes", "resident")
 

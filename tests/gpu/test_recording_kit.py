@@ -21,10 +21,9 @@ from hosim.gpu.gpu_seam import CpuBackend
 from hosim.gpu.moves import Mover
 from hosim.gpu.output_files import write_json
 from hosim.gpu.schemes import Workload
-from hosim.importers.kineto import parse_kineto
-from hosim.validate.kit_files import bandwidth_sweep
+from hosim.importers.recordings import parse_kineto
+from hosim.validate.kit import SCHEMES, bandwidth_sweep
 from hosim.validate.offload_prediction import machine_of, predict_recording
-from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.snapshot import parse_snapshot
 
 TINY = CONFIGS["tiny"]

@@ -13,7 +13,7 @@ from hosim.gpu import bandwidth_sweep, command, gpu_seam, measuring, profiled, s
 from hosim.gpu.bandwidth_sweep import SIZES, sweep
 from hosim.gpu.functional_decoder import CONFIGS
 from hosim.gpu.gpu_seam import CpuBackend
-from hosim.validate.offload_schemes import SCHEMES
+from hosim.validate.kit import SCHEMES
 
 
 class Scripted:

@@ -5,7 +5,7 @@ from pathlib import Path
 from onnx import TensorProto, helper
 
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 

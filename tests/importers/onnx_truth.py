@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 DATA = Path(__file__).parent / "data"
 TRUTH: dict[str, Any] = json.loads(gzip.decompress((DATA / "onnx_truth.json.gz").read_bytes()))["models"]

@@ -38,7 +38,7 @@ from exported_models import DEEPSEEK, GQA, MODELS, TEXT, TINY, inputs_of, model_
 from small_models import SMALL  # noqa: E402
 
 from hosim.errors import HosimError  # noqa: E402
-from hosim.importers import load_any  # noqa: E402
+from hosim.io import load_any  # noqa: E402
 from hosim.unknown_ops import unknown_ops  # noqa: E402
 
 MORE: dict[str, tuple[str, dict[str, Any]]] = {

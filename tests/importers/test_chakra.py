@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from make_chakra import field, message, node, tensor, varint
 
 import hosim
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Fabric
-from hosim.importers import load_any
+from hosim.io import load_any
 from hosim.notes import notes
 
 SMALL = Path(__file__).parent / "data" / "chakra_small.et"

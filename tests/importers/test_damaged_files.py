@@ -12,15 +12,13 @@ import pytest
 from mindir_toys import WRITES, mindir, named, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
-from hosim.importers import FORMATS, wire
-from hosim.importers.activation_trace import import_hyper_parallel, read_document
-from hosim.importers.chakra import import_chakra, is_chakra
-from hosim.importers.inductor import import_inductor
-from hosim.importers.mindir import import_mindir
-from hosim.importers.nsys import read_nsys
-from hosim.importers.onnx_graph import import_onnx
-from hosim.importers.pt2_archive import read_archive
-from hosim.importers.torch_trace import import_torch_trace
+from hosim.files.formats import wire
+from hosim.files.formats.recognisers import is_chakra
+from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, import_onnx, read_document
+from hosim.importers.recordings import read_nsys
+from hosim.importers.torch_programs import import_torch_trace
+from hosim.importers.torch_programs.pt2_archive import read_archive
+from hosim.io import load_any
 
 
 def archive(path: Path) -> object:
@@ -39,13 +37,21 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, read: Callable[[Pat
         assert caught.value.source == str(tmp_path / name)
 
 
-def test_dimensions_of_a_format_that_has_none(tmp_path: Path) -> None:
-    with_none = [form for form in FORMATS if not form.has_dims]
-    assert with_none
-    for form in with_none:
-        with pytest.raises(InputError) as caught:
-            form.load(tmp_path / "x", {"batch": 2})
-        assert str(caught.value) == f"{tmp_path / 'x'}: a {form.title} has no free dimensions to size"
+@pytest.mark.parametrize(
+    ("head", "title"),
+    [
+        (b'{"workload_graph": []}', "Chakra trace"),
+        (b'{"storage_sizes": {}, "retained_sids": []}', "hyper-parallel trace"),
+        (b'{"model_type": "llama"}', "config.json of transformers"),
+        (b"GGUF", "GGUF"),
+        (b'{"format": "hosim.workload/1"}', "workload (hosim.workload/1)"),
+    ],
+)
+def test_dimensions_of_a_format_that_has_none(tmp_path: Path, head: bytes, title: str) -> None:
+    (tmp_path / "x").write_bytes(head)
+    with pytest.raises(InputError) as caught:
+        load_any(tmp_path / "x", {"batch": 2})
+    assert str(caught.value) == f"{tmp_path / 'x'}: a {title} has no free dimensions to size"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_an_activation_trace_without_its_keys(document: Any, expected: str) -> N
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.importers.torch_pt2 import load
+    from hosim.importers.torch_programs.torch_pt2 import load
 
     with pytest.raises(InputError) as caught:
         load(str(tmp_path / "x.pt2"))

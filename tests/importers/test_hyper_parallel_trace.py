@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hosim.analysis import liveness
+from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 
 def op(i: int, reads: list[int], writes: list[int], ms: float = 0.5, name: str = "mm.default") -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_storages_are_tensors(tmp_path: Path) -> None:
         ("mm.default.0", "matmul", 500_000),
         ("relu_.default.1", "elementwise", 1_250_000),
     ]
-    assert liveness.static_peak(graph).bytes == 156
+    assert static_peak(graph).bytes == 156
     assert graph.meta["h2d_bytes_per_s"] == 16 * 2**30
 
 

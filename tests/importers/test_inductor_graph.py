@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hosim.analysis import liveness
+from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 EXPORTED = Path(__file__).parent / "data" / "inductor_mlp.json"
 
@@ -40,9 +40,9 @@ def test_an_exported_network(compared: Callable[..., None]) -> None:
         "graph for a simulator",
         "peak bytes",
         inductors_peak(json.loads(EXPORTED.read_text())),
-        liveness.static_peak(graph).bytes,
+        static_peak(graph).bytes,
     )
-    assert liveness.static_peak(graph).bytes == 2 * hidden
+    assert static_peak(graph).bytes == 2 * hidden
 
 
 def buffer(name: str, alloc: int, free: int, deps: list, **more: bool) -> dict:
@@ -68,7 +68,7 @@ def test_memory_that_is_handed_over_is_one_tensor(tmp_path: Path) -> None:
     graph = read(tmp_path, NODES, BUFFERS)
     assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [("x", 8, "input"), ("a", 40, "activation"), ("c", 8, "output")]
     assert [(op.inputs, op.outputs, op.mutates) for op in graph.ops] == [((0,), (1,), ()), ((), (), (1,)), ((1,), (2,), ())]
-    assert liveness.static_peak(graph).bytes == inductors_peak({"nodes": NODES, "buffers": BUFFERS}) == 48
+    assert static_peak(graph).bytes == inductors_peak({"nodes": NODES, "buffers": BUFFERS}) == 48
 
 
 @pytest.mark.parametrize(

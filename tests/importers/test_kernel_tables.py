@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.kernel_tables import read_kernel_tables, tables_text
-from hosim.io.csv_text import csv_line
+from hosim.files import csv_line
+from hosim.importers.recordings import read_kernel_tables, tables_text
 
 MIXTURE = "kernel,dtype,tokens,top,experts,ranks,tensor,distribution,hidden,intermediate,latency_us\nmoe,fp16,{},{},{},{},{},{},64,64,1\n"
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from kineto_toys import KERNEL, call, device_op, memory, span, trace
 
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_workload import workload_of
+from hosim.importers.recordings import parse_kineto
+from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.notes import notes
 
 MACHINE = Hardware("Toy", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm")

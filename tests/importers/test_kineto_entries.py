@@ -9,11 +9,28 @@ import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, memory, span, trace
 
 from hosim.errors import InputError
-from hosim.importers.kineto import call_role, parse_kineto, read_kineto
-from hosim.importers.kineto_blocks import Blocks, RecordedBlock, blocks_of, device_of_blocks
-from hosim.importers.kineto_events import CpuOp, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord
-from hosim.importers.kineto_waits import BEFORE_RECORDING, Waits, blocks, program_order, waits
-from hosim.importers.kineto_workload import workload_of
+from hosim.importers.recordings import (
+    CpuOp,
+    DeviceInfo,
+    DeviceOp,
+    HostCall,
+    KinetoTrace,
+    MemoryEvent,
+    RecordedBlock,
+    Waits,
+    blocks,
+    blocks_of,
+    device_of_blocks,
+    parse_kineto,
+    program_order,
+    read_kineto,
+    waits,
+)
+from hosim.importers.recordings.kineto import call_role
+from hosim.importers.recordings.kineto_blocks import Blocks
+from hosim.importers.recordings.kineto_events import SyncRecord
+from hosim.importers.recordings.kineto_waits import BEFORE_RECORDING
+from hosim.importers.recordings.kineto_workload import workload_of
 
 ROLES = {
     "wait": ["cudaStreamWaitEvent", "hipStreamWaitEvent"],

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_workload import import_kineto, workload_of
-from hosim.importers.torch_trace import recorded_calls
+from hosim.importers.recordings import import_kineto, parse_kineto
+from hosim.importers.recordings.kineto_workload import workload_of
+from hosim.importers.torch_programs import recorded_calls
 from hosim.io import load_workload
 
 SIZE = 512  # of 32 floats, as the allocator rounds

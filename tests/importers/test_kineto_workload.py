@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 from kineto_toys import COPY, KERNEL, call, device_op, in_the_schema_of_2021, memory, span, step, trace
 from typer.testing import CliRunner
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers import load_any
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_workload import workload_of
-from hosim.io import load_workload, save_workload
+from hosim.importers.recordings import parse_kineto
+from hosim.importers.recordings.kineto_workload import workload_of
+from hosim.io import load_any, load_workload, save_workload
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import structure
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wholes import wholes
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 DATA = Path(__file__).parent / "data"
 TRUTH = json.loads((DATA / "mindir_truth.json").read_text())["networks"]

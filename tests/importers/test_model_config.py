@@ -14,8 +14,7 @@ from wholes import wholes
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.models.config_json import sizes_of
-from hosim.models.presets import PRESETS
+from hosim.models import PRESETS, sizes_of
 from hosim.notes import notes
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers.named_workload import load_named
+from hosim.io import load_named
 
 
 def test_a_name_and_its_parameters_are_those_of_the_builder():

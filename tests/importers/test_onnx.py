@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hosim.errors import HosimError, InputError
-from hosim.importers import load_any
-from hosim.importers.onnx_graph import import_onnx, is_onnx
+from hosim.files.formats.recognisers import is_onnx
+from hosim.importers import import_onnx
+from hosim.io import load_any
 
 onnx = pytest.importorskip("onnx")
 
@@ -60,7 +61,7 @@ def test_peak_beside_that_of_the_exported_program(name: str, within: float, comp
     import small_models
     from exported_models import exported
 
-    from hosim.importers.torch_export import import_exported
+    from hosim.importers.torch_programs import import_exported
 
     program = exported(name) if name not in small_models.SMALL else small_models.exported(name)
     theirs = made_at_peak(import_exported(program, name=name))

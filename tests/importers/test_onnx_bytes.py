@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.onnx_graph import import_onnx
+from hosim.importers import import_onnx
 
 onnx = pytest.importorskip("onnx")
 

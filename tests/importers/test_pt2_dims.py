@@ -3,7 +3,7 @@
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers import load_any
+from hosim.io import load_any
 
 torch = pytest.importorskip("torch")
 DIM = torch.export.Dim

@@ -5,7 +5,7 @@ from math import prod
 import pytest
 from quick_cases import one_in
 
-from hosim.importers import load_any
+from hosim.io import load_any
 
 PACKED = {"INT4": 4, "UINT4": 4, "INT8": 8, "UINT8": 8, "FLOAT8E4M3FN": 8}
 """Element types, and their bits."""

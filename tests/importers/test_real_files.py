@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 import real_files
 
-from hosim.importers import load_any
+from hosim.io import load_any
 from hosim.unknown_ops import unknown_ops
 
 QUICK = ("mlp.et.json", "mindir_embedded.mindir")

@@ -4,9 +4,8 @@ import pytest
 from small_configs import CLASSES, MODELS, model_of, run_of
 
 import hosim
-from hosim.models.build import build
+from hosim.models import PRESETS, build
 from hosim.models.config import Decoder
-from hosim.models.presets import PRESETS
 
 KINDS = {
     "llama": "llama",

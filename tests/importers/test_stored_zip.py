@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers import load_any
 from hosim.importers.stored_zip import StoredRecord, ZipWindow, records_of
+from hosim.io import load_any
 
 ELSEWHERE = 0xFFFFFFFF
 """Stands in the head of an entry for a number that its extra field has."""

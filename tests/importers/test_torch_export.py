@@ -10,12 +10,12 @@ from live_storages import held_by_node  # noqa: E402
 from torch import nn  # noqa: E402
 from wholes import wholes  # noqa: E402
 
-from hosim.analysis.liveness import static_peak  # noqa: E402
+from hosim.analysis import static_peak  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
-from hosim.importers.op_kinds import op_kind  # noqa: E402
-from hosim.importers.torch_export import import_exported  # noqa: E402
-from hosim.importers.torch_run import _concrete  # noqa: E402
+from hosim.importers import op_kind  # noqa: E402
+from hosim.importers.torch_programs import import_exported  # noqa: E402
+from hosim.importers.torch_programs.torch_run import _concrete  # noqa: E402
 
 KIB = 1024
 

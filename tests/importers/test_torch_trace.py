@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hosim.analysis import liveness
+from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 RECORDED = Path(__file__).parent / "data" / "torch_trace_mlp.json.gz"
 DOCUMENT = json.loads(gzip.decompress(RECORDED.read_bytes()))
@@ -57,7 +57,7 @@ def test_the_step_of_an_h100(shared: Path, compared: Callable[..., None]) -> Non
     assert sum(op.kind == "convolution" for op in graph.ops) == 10
     assert sum(op.name.startswith("convolution_backward") for op in graph.ops) == 10
     # The profiler counted 39,343,881,216 bytes at the peak of this step, cuDNN's workspaces and blocks of the step before among them.
-    peak = liveness.static_peak(graph).bytes
+    peak = static_peak(graph).bytes
     compared("profiler's memory", "PyTorch trace of VGG13", "peak bytes", 39_343_881_216, peak, 0.06)
     assert peak < 39_343_881_216
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.importers.torch_train import import_training
-from hosim.io.workload_file import workload_to_dict
+from hosim.importers.torch_programs import import_training
+from hosim.io import workload_to_dict
 
 torch = pytest.importorskip("torch")
 

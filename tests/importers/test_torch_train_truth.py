@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
-from hosim.importers.torch_train import import_training
+from hosim.analysis import static_peak
+from hosim.importers.torch_programs import import_training
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hosim.importers.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
+from hosim.importers.torch_programs import Storages, TracedTensor
+from hosim.importers.torch_programs.traced_tensors import dtype_of, traced_tensors
 
 T = [9, 5, 2, 12, 4, "cuda:0"]
 

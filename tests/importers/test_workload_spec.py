@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from hosim.errors import InputError
-from hosim.importers import load_any
-from hosim.io import save_workload
+from hosim.io import load_any, save_workload
 
 SPEC = {
     "format": "hosim.spec/1",

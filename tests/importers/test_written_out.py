@@ -14,7 +14,7 @@ from onnx_toys import FLOAT, model, value
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
+from hosim.io import load_any
 
 
 def onnx_tower(folder: Path, calls: list[int], last: tuple[str, str] = ("Relu", "")) -> Path:

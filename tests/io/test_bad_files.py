@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.io import check_tiers, load_hardware, load_plan, load_workload, plan_from_dict, reading, workload_from_dict
-from hosim.io.hardware_file import hardware_from_dict
-from hosim.io.result_file import result_from_dict
+from hosim.files import parse
+from hosim.io import (
+    check_tiers,
+    hardware_from_dict,
+    load_hardware,
+    load_plan,
+    load_workload,
+    plan_from_dict,
+    result_from_dict,
+    workload_from_dict,
+)
 
 W = '"format": "hosim.workload/1", "name": "w"'
 T = '"tensors": [{"name": "weight", "bytes": 8, "kind": "parameter"}, {"name": "act", "bytes": 4}]'
@@ -302,7 +310,7 @@ PLANS = {
 
 @pytest.fixture
 def graph():
-    return workload_from_dict(reading.parse("{" + W + "," + T + ', "ops": [' + OP + "]}", "w.json"))
+    return workload_from_dict(parse("{" + W + "," + T + ', "ops": [' + OP + "]}", "w.json"))
 
 
 @pytest.mark.parametrize(("data", "message"), PLANS.values(), ids=PLANS)
@@ -323,12 +331,12 @@ def test_plans(graph, data, message):
     ],
 )
 def test_tiers_of_plans(graph, data, message):
-    hardware = hardware_from_dict(reading.parse(H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 1 GB/s}}", "h.yaml"))
+    hardware = hardware_from_dict(parse(H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 1 GB/s}}", "h.yaml"))
     assert line_of(check_tiers, plan_from_dict(data, graph), hardware, "p") == message
 
 
 def test_homes_count_as_tiers_of_the_plan(graph):
-    hardware = hardware_from_dict(reading.parse(H + "device_tier: ddr\n" + TIERS.replace("hbm", "pool"), "h.yaml"))
+    hardware = hardware_from_dict(parse(H + "device_tier: ddr\n" + TIERS.replace("hbm", "pool"), "h.yaml"))
     data = {"format": "hosim.workload/1", "name": "w", "tensors": [{"name": "t", "bytes": 1, "kind": "input", "home": "hbm"}]}
     homed = workload_from_dict(data)
     assert line_of(check_tiers, plan_from_dict(P, homed), hardware) == (
@@ -409,7 +417,7 @@ def test_an_alias_bomb_is_refused_at_once(tmp_path):
 @given(st.text(), st.sampled_from(["x.json", "x.yaml", "x"]))
 def test_no_text_raises_anything_else(text, name):
     try:
-        data = reading.parse(text, name)
+        data = parse(text, name)
     except InputError as error:
         assert "\n" not in str(error)
     else:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from hosim.errors import InputError
-from hosim.io import reading
-from hosim.io.cases_file import load_cases
-from hosim.io.result_file import result_from_dict
-from hosim.io.spec_file import check_spec
+from hosim.files import unknown_name, write_bytes
+from hosim.io import check_spec, result_from_dict
+from hosim.io.gate_files import load_cases
 
 SPEC: dict[str, Any] = {
     "format": "hosim.spec/1",
@@ -93,14 +92,14 @@ def test_a_pipe_is_not_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(InputError, match=r"pipe: cannot be written: this is a pipe; name a file$"):
-        reading.write_bytes(pipe, b"abc")
+        write_bytes(pipe, b"abc")
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_unknown_names() -> None:
-    assert reading.unknown_name("op", "f", []) == "unknown op 'f'; there is no op at all"
-    assert reading.unknown_name("op", "softmax", ["softmax_1", "x"]) == "unknown op 'softmax'; did you mean 'softmax_1'?"
+    assert unknown_name("op", "f", []) == "unknown op 'f'; there is no op at all"
+    assert unknown_name("op", "softmax", ["softmax_1", "x"]) == "unknown op 'softmax'; did you mean 'softmax_1'?"
     eight = [f"{n}{n}" for n in range(8)]
-    assert reading.unknown_name("op", "f", eight) == f"unknown op 'f' (known: {', '.join(eight)})"
-    assert reading.unknown_name("op", "f", [*eight, "88", "99"]) == f"unknown op 'f' (known: {', '.join(eight)}, and 2 more)"
+    assert unknown_name("op", "f", eight) == f"unknown op 'f' (known: {', '.join(eight)})"
+    assert unknown_name("op", "f", [*eight, "88", "99"]) == f"unknown op 'f' (known: {', '.join(eight)}, and 2 more)"

@@ -10,8 +10,9 @@ from strategies import cases, edits, wild_plans
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
+from hosim.files import parse, to_text, yamltext
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import load_plan, plan_from_dict, plan_to_dict, reading, save_plan, yamltext
+from hosim.io import load_plan, plan_from_dict, plan_to_dict, save_plan
 
 
 @given(st.data(), st.booleans())
@@ -23,8 +24,8 @@ def test_what_is_written_is_read_back(data, yaml):
         plan = replace(plan, edits=edit)
     written = plan_to_dict(plan)
     assert ("order" in written, "recompute" in written) == (bool(edit.order), bool(edit.recompute))
-    text = yamltext.dump(written) if yaml else reading.to_text(written)
-    back = plan_from_dict(reading.parse(text, f"p.{'yaml' if yaml else 'json'}"), graph)
+    text = yamltext.dump(written) if yaml else to_text(written)
+    back = plan_from_dict(parse(text, f"p.{'yaml' if yaml else 'json'}"), graph)
     assert back == plan
     assert back.workload == graph
 

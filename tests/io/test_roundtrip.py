@@ -12,6 +12,7 @@ from strategies import cases, graphs, hardware, several, wild_plans
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.files import reading, yamltext
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import (
@@ -24,7 +25,6 @@ from hosim.io import (
     load_workload,
     plan_from_dict,
     plan_to_dict,
-    reading,
     result_from_dict,
     result_to_dict,
     save_hardware,
@@ -33,7 +33,6 @@ from hosim.io import (
     to_json,
     workload_from_dict,
     workload_to_dict,
-    yamltext,
 )
 from hosim.jitter import Jitter
 from hosim.result import (

@@ -9,8 +9,10 @@ from strategies import cases
 from test_roundtrip import HARDWARE, PLAN, RESULT, RESULTS, WORKLOAD
 
 import hosim.io
+from hosim import shipped
 from hosim.errors import InputError
-from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, reading, result_to_dict, shipped, workload_to_dict
+from hosim.files import KINDS, parse, read
+from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, result_to_dict, workload_to_dict
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -21,11 +23,11 @@ def validator(name):
     return jsonschema.Draft202012Validator(schema)
 
 
-VALIDATORS = {name: validator(name) for name in reading.KINDS}
+VALIDATORS = {name: validator(name) for name in KINDS}
 
 EXAMPLES = {
     "workload": WORKLOAD,
-    "hardware": reading.parse(HARDWARE, "toy.yaml"),
+    "hardware": parse(HARDWARE, "toy.yaml"),
     "plan": PLAN,
     "result": json.loads(RESULT),
     "comparison": {"format": "hosim.comparison/1", "results": [json.loads(RESULT)]},
@@ -38,7 +40,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", reading.KINDS)
+@pytest.mark.parametrize("name", KINDS)
 def test_examples_of_the_formats_page(name):
     VALIDATORS[name].validate(EXAMPLES[name])
     assert VALIDATORS[name].schema["title"] == f"hosim.{name}/1"
@@ -48,7 +50,7 @@ def test_examples_of_the_formats_page(name):
 
 @pytest.mark.parametrize("name", shipped.hardware())
 def test_shipped_profiles(name):
-    VALIDATORS["hardware"].validate(reading.read(shipped.hardware_path(name), "hardware"))
+    VALIDATORS["hardware"].validate(read(shipped.hardware_path(name), "hardware"))
 
 
 @given(cases(max_streams=2, fabrics=True, measured=False), RESULTS)

@@ -24,13 +24,9 @@ from kept_table import KeptTable, Row
 
 from hosim.errors import HosimError
 from hosim.graph import Graph
-from hosim.importers.activation_trace import import_hyper_parallel
-from hosim.importers.chakra import import_chakra
-from hosim.importers.g10_config import import_g10
-from hosim.importers.inductor import import_inductor
-from hosim.importers.kineto_workload import import_kineto
-from hosim.importers.mindir import import_mindir
-from hosim.importers.torch_trace import import_torch_trace
+from hosim.importers import import_chakra, import_g10, import_hyper_parallel, import_inductor, import_mindir
+from hosim.importers.recordings import import_kineto
+from hosim.importers.torch_programs import import_torch_trace
 from hosim.io import workload_to_dict
 
 COLUMNS = ("place", "refused", "checksum")

@@ -21,13 +21,14 @@ from instances import Instance, instance
 from kept_streams import machine, two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis.verifier import Finding, verify
+from hosim.analysis import verify
+from hosim.analysis.verifier import Finding
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import GraphError, HosimError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.policies.own import hyperoffload
 
 COLUMNS = ("instance", "policy", "damage", "rules", "makespan_ns", "checksum")
@@ -42,7 +43,7 @@ def rows(number: int) -> Iterator[Row]:
     """The rows of one instance."""
     drawn = instance(number, SEED)
     lots = Random(f"{SEED} {number}")
-    policy = registry.get(POLICIES[number // 4 % 2])
+    policy = policy_named(POLICIES[number // 4 % 2])
     hardware, budget = machine(drawn.graph), drawn.budget_bytes
     cut = replace(hardware, channels=tuple(c for c in hardware.channels if c.name != "write"))
     plain, other = (policy.plan(graph, hardware, budget) for graph in (drawn.graph, two_streams(drawn.graph)))

@@ -18,8 +18,7 @@ from kept_builds import figures
 from kept_table import KeptTable, Row
 
 from hosim.graph import Graph
-from hosim.importers import load_any
-from hosim.io import workload_to_dict
+from hosim.io import load_any, workload_to_dict
 
 COLUMNS = ("file", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum", "meta")
 DATA = Path(__file__).parents[1] / "importers/data"

@@ -33,7 +33,7 @@ from hosim.planner.exact.schedule_to_plan import placed, plan_of
 from hosim.planner.exact.serial_schedule import serial
 from hosim.planner.exact.solver_search import hint
 from hosim.planner.exact.warm_start import observed
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 COLUMNS = ("instance", "machine", "what", "first", "second", "checksum")
 SEED = 29
@@ -92,7 +92,7 @@ def _schedules(drawn: Instance, hardware: Hardware, space: Space) -> Iterator[tu
         yield "serial", first
     for name in BEGINNINGS:
         try:
-            plan: Plan = registry.get(name).plan(drawn.graph, hardware, drawn.budget_bytes)
+            plan: Plan = policy_named(name).plan(drawn.graph, hardware, drawn.budget_bytes)
         except InfeasibleError:
             continue
         result = replay(plan, hardware, drawn.budget_bytes, record=True)

@@ -17,9 +17,9 @@ from random import Random
 import numpy as np
 from kept_table import KeptTable, Row, checksum
 
+from hosim.engine.allocators import pack
 from hosim.engine.allocators.greedy import improve
 from hosim.engine.allocators.skyline import SkylineSearch
-from hosim.engine.allocators.static import pack
 
 COLUMNS = ("problem", "what", "figure", "known", "checksum")
 SEED = 41

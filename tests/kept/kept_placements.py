@@ -23,18 +23,16 @@ from instances import instance
 from kept_streams import two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.expert_routing import realise
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
-from hosim.policies.own.hybrid import Deciding
-from hosim.schedule.expert_cache import Fetch
-from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.order_of_uses import plan_for
+from hosim.policies import Deciding, policy_named
+from hosim.schedule import freeze_runtime, plan_for
+from hosim.schedule.experts import Fetch
 
 COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "stall_ns", "moved_bytes", "checksum")
 SEED = 37
@@ -101,7 +99,7 @@ def rows(number: int) -> Iterator[Row]:
 
 def _made(graph: Graph, hardware: Hardware, name: str, parameters: dict[str, object], budget: int) -> tuple[str, ...]:
     try:
-        plan = registry.get(name).plan(graph, hardware, budget, **parameters)
+        plan = policy_named(name).plan(graph, hardware, budget, **parameters)
         return _figures(plan, hardware, budget)
     except HosimError as error:
         return "", "", "", str(crc32(str(error).encode()))
@@ -130,7 +128,7 @@ def experts(number: int) -> Iterator[Row]:
             given = graph if not way else replace(graph, tensors=tuple(_in_pool(graph)))
             asked = (f"experts-{number}/{chosen}{way}", "hybrid", json.dumps([predictor, top, cache]), "300")
             try:
-                plan = registry.get("hybrid").plan(given, on, 300, predictor=predictor, top=top, cache_bytes=cache)
+                plan = policy_named("hybrid").plan(given, on, 300, predictor=predictor, top=top, cache_bytes=cache)
             except HosimError as error:
                 yield (*asked, "", "", "", str(crc32(str(error).encode())))
                 continue

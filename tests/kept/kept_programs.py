@@ -21,8 +21,8 @@ from torch import nn
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.torch_export import import_exported
-from hosim.importers.torch_train import OPTIMIZERS, import_training
+from hosim.importers.torch_programs import import_exported, import_training
+from hosim.importers.torch_programs.torch_train import OPTIMIZERS
 from hosim.io import workload_to_dict
 
 COLUMNS = ("program", "torch", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum", "meta")

@@ -27,7 +27,7 @@ from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Fabric, Hardware
 from hosim.jitter import Jitter
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import Result
 
 COLUMNS = ("instance", "policy", "machine", "asked", "makespan_ns", "peak_bytes", "stall_ns", "busy_channels_ns", "checksum")
@@ -109,7 +109,7 @@ def enlarged_machine(hardware: Hardware) -> Hardware:
 def rows(number: int) -> Iterator[Row]:
     """The rows of one instance."""
     drawn = instance(number, SEED)
-    policy = registry.get(POLICIES[number % len(POLICIES)])
+    policy = policy_named(POLICIES[number % len(POLICIES)])
     given = two_streams(drawn.graph) if number % 2 else drawn.graph
     for name, graph, hardware in machines(given):
         budget = drawn.budget_bytes * 2 * (FACTOR if name == "large tensors" else 1)

@@ -18,9 +18,9 @@ from zlib import crc32
 
 from kept_table import KeptTable, Row
 
-from hosim.analysis import liveness
+from hosim.analysis import static_peak
 from hosim.errors import InfeasibleError
-from hosim.importers.activation_trace import graph_of, read_document
+from hosim.importers import graph_of, read_document
 from hosim.io import workload_to_dict
 from hosim.lower.residency_schedule import plan_trace
 
@@ -68,7 +68,7 @@ def rows(trace: str) -> Iterator[Row]:
     graph = graph_of(read_document(document), trace)
     checksum = str(crc32(json.dumps(workload_to_dict(graph)).encode()))
     need = max(sum(sizes[sid] for sid in {str(a["storage_id"]) for a in op["accesses"]}) for op in document["ops"])
-    room = liveness.static_peak(graph).bytes - need
+    room = static_peak(graph).bytes - need
     lots = random.Random(f"limits of {trace}")
     yield _row(trace, checksum, document, None, 1 << 30, "hyperoffload", {})
     for policy, parameters in POLICIES:

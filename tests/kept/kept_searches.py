@@ -26,11 +26,10 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
-from hosim.planner.hyperoffload.explain import explain
+from hosim.planner import explain, search
 from hosim.planner.hyperoffload.judgement import Judgement
-from hosim.planner.hyperoffload.pipeline import search
 from hosim.policies.own import hyperoffload
-from hosim.schedule.placement import read_placement
+from hosim.schedule.tiers_below import read_placement
 
 COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")
 SEED = 43

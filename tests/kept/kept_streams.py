@@ -25,7 +25,7 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "moved_bytes", "checksum")
 SEED = 13
@@ -74,7 +74,7 @@ def rows(number: int) -> Iterator[Row]:
         for name, parameters in WAYS:
             asked = (f"{drawn.name}/{len(graph.streams)}", name, json.dumps(parameters), str(budget))
             try:
-                plan = registry.get(name).plan(graph, hardware, budget, **parameters)
+                plan = policy_named(name).plan(graph, hardware, budget, **parameters)
             except HosimError as error:
                 yield (*asked, "", "", "", "", str(crc32(str(error).encode())))
                 continue

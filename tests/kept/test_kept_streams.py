@@ -7,7 +7,7 @@ from instances import instance
 from kept_streams import INSTANCES, SEED, TABLE, machine, rows, two_streams
 
 from hosim.engine import replay
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 KEPT = TABLE.kept()
 
@@ -31,5 +31,5 @@ def test_evictions_that_were_not_enough_for_one_stream_are_not_forgotten_for_the
     graph = two_streams(instance(1099, 77).graph)
     hbm, ddr, nvme = machine(graph).tiers
     small = replace(machine(graph), tiers=(hbm, replace(ddr, capacity_bytes=12), replace(nvme, capacity_bytes=24)))
-    result = replay(registry.get(policy).plan(graph, small, 122), small, 122)
+    result = replay(policy_named(policy).plan(graph, small, 122), small, 122)
     assert (result.error or "").startswith("out of memory: op 'f6' wants 28 B of hbm")

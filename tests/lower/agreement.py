@@ -20,9 +20,8 @@ from layers import Layers, lowered, machine, program_of, streamed, values_of
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
+from hosim.lower import CpuDevice, Executor
 from hosim.lower.measured_timeline import measured
-from hosim.lower.on_cpu import CpuDevice
-from hosim.lower.run import Executor
 
 
 class Steady(Executor):

@@ -4,9 +4,7 @@ import torch
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower.insert import insert
-from hosim.lower.on_cpu import CpuDevice
-from hosim.lower.torch_program import capture
+from hosim.lower import CpuDevice, capture, insert
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower.torch_program import capture
+from hosim.lower import capture
 
 GIB = 1 << 30
 MACHINE = Hardware(

@@ -18,8 +18,8 @@ from lowering import MACHINE, captured, model_of, same, values_of
 from steps import case, inputs_of
 from test_families import executed
 
-from hosim.analysis.liveness import static_peak
-from hosim.lower.offload import planned
+from hosim.analysis import static_peak
+from hosim.lower import planned
 
 
 def run(name, training):

@@ -25,12 +25,9 @@ from lowering import GIB, MACHINE, captured, model_of, same, values_of
 from steps import case, inputs_of
 
 from hosim import allocator_blocks
-from hosim.analysis.liveness import static_peak
-from hosim.lower import on_cuda
-from hosim.lower.insert import insert
-from hosim.lower.offload import planned, within_reserved
-from hosim.lower.on_cuda import CudaDevice
-from hosim.lower.run import Executor
+from hosim.analysis import static_peak
+from hosim.lower import CudaDevice, Executor, insert, on_cuda, planned
+from hosim.lower.offloading import within_reserved
 from hosim.lower.transfers import RunMemory
 from hosim.result import CACHING, EXPANDABLE
 

@@ -11,11 +11,14 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
+from hosim.lower import (  # noqa: E402
+    CpuDevice,
+    capture_training,
+    on_cpu,
+    on_cuda,
+)
 from hosim.lower import callable as callables  # noqa: E402
-from hosim.lower import on_cpu, on_cuda  # noqa: E402
-from hosim.lower.on_cpu import CpuDevice  # noqa: E402
 from hosim.lower.residents import Residents  # noqa: E402
-from hosim.lower.training import capture_training  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 

@@ -126,7 +126,7 @@ def test_forgotten_without_closing(x):
 
 
 def test_lost_contents_stay_guarded(x, monkeypatch):
-    from hosim.lower.on_cpu import CpuDevice
+    from hosim.lower import CpuDevice
 
     model = Layers().eval()
     offloaded = hosim.offload(model, x, **SMALL)

@@ -23,13 +23,13 @@ from offload_runtime import (
 )
 from quick_cases import one_in
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import load_any
-from hosim.importers.activation_trace import graph_of, read_document
+from hosim.importers import graph_of, read_document
+from hosim.io import load_any
 from hosim.lower.hyper_parallel_planner import HosimPlanner, document_of
 from hosim.lower.residency_schedule import (
     Action,

@@ -12,10 +12,12 @@ from layers import AbsentGpu, machine  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
+from hosim.lower import (  # noqa: E402
+    CudaDevice,
+    on_cuda,
+)
 from hosim.lower import callable as callables  # noqa: E402
-from hosim.lower import on_cuda  # noqa: E402
 from hosim.lower.model_origins import CpuOrigin  # noqa: E402
-from hosim.lower.on_cuda import CudaDevice  # noqa: E402
 
 MIB = 1 << 20
 WIDTH = 1792  # a weight takes 12.25 MiB: one segment of the allocator

@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
-from hosim.lower.llama_cpp_options import exported, options_of
-from hosim.policies import registry
+from hosim.lower import exported
+from hosim.lower.llama_cpp_options import options_of
+from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))
 ROOM = 200 * MIB
 
 
 def placed(count: int, experts: bool, **parameters: Any) -> Plan:
-    return registry.get("llama_cpp").plan(layers(count, experts=experts), RTX, ROOM, **parameters)
+    return policy_named("llama_cpp").plan(layers(count, experts=experts), RTX, ROOM, **parameters)
 
 
 def on_cpu(plan: Plan) -> list[str]:
@@ -61,11 +62,11 @@ def test_layers_from_the_front_are_counted_and_others_are_named() -> None:
 
 def test_what_has_no_option_is_said() -> None:
     graph = layers(3, experts=False)
-    plan = registry.get("layerwise").plan(graph, RTX, ROOM, layers_ahead=1)
+    plan = policy_named("layerwise").plan(graph, RTX, ROOM, layers_ahead=1)
     data = exported(plan, RTX, ROOM, hosim.replay(plan, RTX, budget=ROOM))
     assert data["n_gpu_layers"] == 4
     assert any(["transfers of weights while the step runs" in line for line in data["unsaid"]])
-    resident = registry.get("resident").plan(graph, RTX, ROOM)
+    resident = policy_named("resident").plan(graph, RTX, ROOM)
     assert options_of(resident, RTX).unsaid == ("the embedding on the device: llama.cpp has it on the CPU",)
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from strategies import graphs
 from toy_machine import MACHINE
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware
-from hosim.lower import mindspore_search
-from hosim.lower.mindspore_search import Setting, Tried, auto_offload, environment, export_to_dict, search
-from hosim.policies import registry
+from hosim.lower import Tried, export_to_dict, mindspore_search, search
+from hosim.lower.mindspore_search import Setting, auto_offload, environment
+from hosim.policies import policy_named
 
 DOCUMENTED = {
     *("SELECT_DISTANCE", "SELECT_NUM", "PREFETCH_DISTANCE", "RELEASE_DISTANCE", "MAX_DEVICE_MEMORY", "PEAK_MODELED_HEADROOM_BYTES"),
@@ -50,7 +50,7 @@ def last(graph: Graph, budget: int, trials: int = 60, seed: int = 0) -> Tried:
 def as_setting(variables: dict[str, str]) -> Setting:
     """A setting back from its environment."""
     strategy = "memory_peak" if variables.pop("MS_DEV_HYPER_OFFLOAD_PEAK_STRATEGY") == "1" else "distance"
-    known = registry.get(strategy).settings
+    known = policy_named(strategy).settings
     parameters: dict[str, object] = {}
     for name, text in variables.items():
         key = name.rpartition("HYPER_OFFLOAD_")[2].lower()
@@ -68,7 +68,7 @@ def test_names_are_the_documented_ones_and_name_every_knob(strategy: str) -> Non
     names = set(environment(Setting(strategy, {name: default for name, _, default in space})))
     assert names <= {f"HYPER_OFFLOAD_{n}" for n in DOCUMENTED} | {f"MS_DEV_HYPER_OFFLOAD_{n}" for n in SWITCHES}
     unsearched = {"placement", "default_kernel_time_us"}
-    knobs = {name.upper() for name in registry.get(strategy).parameters if name not in unsearched}
+    knobs = {name.upper() for name in policy_named(strategy).parameters if name not in unsearched}
     assert {name.rpartition("HYPER_OFFLOAD_")[2] for name in names} == knobs | {"PEAK_STRATEGY"}
 
 
@@ -160,7 +160,7 @@ def test_the_figures_are_those_of_the_settings_as_printed(graph: Graph, share: i
     if best.fits:
         setting = as_setting(environment(best.setting))
         assert setting == best.setting
-        again = replay(registry.get(setting.strategy).plan(graph, MACHINE, budget, **setting.parameters), MACHINE, budget)
+        again = replay(policy_named(setting.strategy).plan(graph, MACHINE, budget, **setting.parameters), MACHINE, budget)
         assert again.makespan_ns == best.makespan_ns
 
 
@@ -181,7 +181,7 @@ def test_the_gap_and_nothing_that_fits() -> None:
 def test_the_values_that_are_searched() -> None:
     """Toy of 5 ops, 4 tensors, and 1000 B of budget; the machine copies 1 GB/s each way."""
     graph = idle()
-    defaults = registry.get("memory_peak").parameters
+    defaults = policy_named("memory_peak").parameters
     distances = [(name, [0, 1, 2, 3, 4, 5], defaults[name]) for name in ("prefetch_distance", "release_distance")]
     assert [(name, list(values)) for name, values, _ in mindspore_search._space("distance", graph, MACHINE, 1000)] == [
         ("select_distance", [1, 2, 3, 4, 5]),

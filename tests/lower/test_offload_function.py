@@ -9,9 +9,9 @@ from quick_cases import one_in
 torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
-from hosim.analysis.verifier import verify  # noqa: E402
-from hosim.costmodel.op_time import op_durations  # noqa: E402
-from hosim.costmodel.transfer_time import transfer_ns  # noqa: E402
+from hosim.analysis import verify  # noqa: E402
+from hosim.costmodel import op_durations  # noqa: E402
+from hosim.costmodel.transfers import transfer_ns  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"

@@ -18,9 +18,13 @@ from strategies import plans  # noqa: E402
 import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import cuda_queues, host_pool, on_cuda  # noqa: E402
-from hosim.lower.on_cuda import CudaDevice  # noqa: E402
-from hosim.lower.run import Executor  # noqa: E402
+from hosim.lower import (  # noqa: E402
+    CudaDevice,
+    Executor,
+    cuda_queues,
+    host_pool,
+    on_cuda,
+)
 from hosim.lower.step_values import StepValues  # noqa: E402
 from hosim.lower.transfers import Done, Label  # noqa: E402
 

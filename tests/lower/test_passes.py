@@ -19,13 +19,18 @@ from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.torch_export import import_exported, import_plan  # noqa: E402
-from hosim.importers.torch_pt2 import load  # noqa: E402
-from hosim.lower.insert import Barrier, barriers, insert  # noqa: E402
+from hosim.importers.torch_programs import import_exported  # noqa: E402
+from hosim.importers.torch_programs.torch_export import import_plan  # noqa: E402
+from hosim.importers.torch_programs.torch_pt2 import load  # noqa: E402
+from hosim.lower import (  # noqa: E402
+    CpuDevice,
+    Executor,
+    capture,
+    insert,
+)
+from hosim.lower.insert import Barrier, barriers  # noqa: E402
 from hosim.lower.nodes import is_cache_node, number_of  # noqa: E402
-from hosim.lower.on_cpu import CpuDevice  # noqa: E402
-from hosim.lower.run import Executor  # noqa: E402
-from hosim.lower.torch_program import capture, exported_with, read  # noqa: E402
+from hosim.lower.torch_program import exported_with, read  # noqa: E402
 
 MACHINE = Hardware(
     "two tiers",

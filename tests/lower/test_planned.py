@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import offload
-from hosim.lower.offload import planned
+from hosim.lower import offloading, planned
 from hosim.result import Result
 
 MACHINE = Hardware(
@@ -59,7 +57,7 @@ class Scripted:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def used(policy: Scripted) -> Scripted:
-        monkeypatch.setattr(offload, "registry", SimpleNamespace(get={"scripted": policy}.__getitem__))
+        monkeypatch.setattr(offloading, "policy_named", {"scripted": policy}.__getitem__)
         return policy
 
     return used
@@ -152,10 +150,10 @@ def test_example_inputs_by_name() -> None:
             return x
 
     model = Model()
-    assert offload._by_name(model, {"y": 1}) == {"y": 1}
-    assert offload._by_name(model, (1, 2)) == {"x": 1, "y": 2}
-    assert offload._by_name(model, [1]) == {"x": 1}
-    assert offload._by_name(model, 1) == {"x": 1}
+    assert offloading._by_name(model, {"y": 1}) == {"y": 1}
+    assert offloading._by_name(model, (1, 2)) == {"x": 1, "y": 2}
+    assert offloading._by_name(model, [1]) == {"x": 1}
+    assert offloading._by_name(model, 1) == {"x": 1}
     with pytest.raises(InputError) as caught:
-        offload._by_name(model, (1, 2, 3))
+        offloading._by_name(model, (1, 2, 3))
     assert str(caught.value) == "example_inputs: 3 example inputs; Model takes 2"

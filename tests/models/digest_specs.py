@@ -5,13 +5,13 @@ from pathlib import Path
 
 import yaml
 
-from hosim.importers import load_any
-from hosim.io import reading, workload_to_dict
+from hosim.files import to_text
+from hosim.io import load_any, workload_to_dict
 
 
 def digest(path: Path) -> str:
     """SHA-256 of the workload file that a spec gives, unpacked."""
-    return sha256(reading.to_text(workload_to_dict(load_any(path))).encode()).hexdigest()
+    return sha256(to_text(workload_to_dict(load_any(path))).encode()).hexdigest()
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from hosim.engine import replay
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 pytestmark = pytest.mark.long
 
@@ -139,7 +140,7 @@ def test_copies_of_shards_on_the_cpu_are_those_of_torch(mesh, reshard, compared,
     parameters = {"model": "llama-3.1-8b", "config": sizes, "phase": "train", "sequence": 128, "attention": "masked", "reshard": reshard}
     parameters |= {"data": 8, "zero": 3, "main_gradients": True, "shards_home": "ddr", "optimizer_on": "ddr"}
     graph, machine = build("x", parameters), load_hardware(find_hardware("h100-80gb-sxm"))
-    timeline = replay(registry.get("fsdp_offload").plan(graph, machine), machine, record=True).timeline
+    timeline = replay(policy_named("fsdp_offload").plan(graph, machine), machine, record=True).timeline
     moves = sorted(timeline.transfers, key=lambda x: x.start_ns)
     up, down = [[graph.tensors[x.tensor].size_bytes for x in moves if x.channel == channel] for channel in ("h2d", "d2h")]
     theirs = [group for group in copies.up if group]

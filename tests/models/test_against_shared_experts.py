@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from hosim.models.build import build
+from hosim.models import build
 
 pytestmark = pytest.mark.long
 

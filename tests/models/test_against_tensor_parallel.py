@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.models.build import build
+from hosim.models import build
 
 pytestmark = pytest.mark.long
 

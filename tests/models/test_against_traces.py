@@ -6,10 +6,9 @@ from functools import partial
 import pytest
 from wholes import wholes
 
-from hosim.analysis.liveness import static_peak
-from hosim.importers import load_any
-from hosim.io import load_workload
-from hosim.models.build import build
+from hosim.analysis import static_peak
+from hosim.io import load_any, load_workload
+from hosim.models import build
 
 TRACED = {"phase": "prefill", "logits": "all", "cache": False}
 """A traced prefill: no cache, the logits of every position."""

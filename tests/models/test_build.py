@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wholes import wholes
 
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import static_peak, verify
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers import load_any
-from hosim.models.build import build
+from hosim.io import load_any
+from hosim.models import PRESETS, build
 from hosim.models.config import Decoder
 from hosim.models.functions import add, scale
-from hosim.models.presets import PRESETS
 from hosim.models.tape import Tape
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
@@ -557,7 +555,7 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
     ],
 )
 def test_a_model_of_too_many_parts_is_refused_before_it_is_built(parameters, where, message, monkeypatch):
-    monkeypatch.setattr("hosim.models.build.step", None)
+    monkeypatch.setattr("hosim.models.builder.step", None)
     with pytest.raises(InputError) as raised:
         build("x", parameters)
     assert str(raised.value).startswith(f"{where}: expected at most {message}")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models.build import build
+from hosim.models import build
 from hosim.models.gathered_attention import keys_of_chunk
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import pytest
 
-from hosim.models.build import build
-from hosim.models.config import RoutingDraw, Run
+from hosim.models import PRESETS, Run, build
+from hosim.models.config import RoutingDraw
 from hosim.models.families import FAMILIES
-from hosim.models.presets import PRESETS
 
 
 class Row(NamedTuple):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import static_peak
+from hosim.costmodel import op_durations
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models.build import build
+from hosim.models import build
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 STEP = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "phase": "train", "fused": True}

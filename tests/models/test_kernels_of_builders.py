@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
-from hosim.costmodel.kernels.classes import CLASSES
+from hosim.analysis import static_peak
+from hosim.costmodel.kernels import CLASSES
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.models.build import build
+from hosim.models import build
 
 TINY = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96,

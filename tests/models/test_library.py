@@ -4,9 +4,10 @@ import pytest
 from digest_specs import digest
 from quick_cases import one_in
 
-from hosim.analysis.liveness import static_peak
-from hosim.importers import load_any
-from hosim.io import load_workload, reading, shipped
+from hosim import shipped
+from hosim.analysis import static_peak
+from hosim.files import read
+from hosim.io import load_any, load_workload
 
 NAMES = shipped.workloads()
 
@@ -14,7 +15,7 @@ NAMES = shipped.workloads()
 @pytest.mark.parametrize("name", one_in(2, NAMES))
 def test_a_spec_gives_its_workload_to_the_byte(name, root):
     path = root / "workloads" / f"{name}.yaml"
-    spec = reading.read(path, "spec")
+    spec = read(path, "spec")
     assert spec["name"] == name
     if "builder" in spec:  # traced ones: tests/importers/test_shipped_again.py
         assert digest(path) == digest(path) == spec["sha256"], (

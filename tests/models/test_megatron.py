@@ -3,9 +3,9 @@
 import pytest
 
 import hosim
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models.build import build
+from hosim.models import build
 
 S, B, H, A, T = 512, 2, 1024, 16, 4
 """Tokens of a sequence, sequences, width, heads, devices that share a layer."""

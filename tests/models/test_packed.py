@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from wholes import wholes
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models.build import build
+from hosim.models import build
 from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}

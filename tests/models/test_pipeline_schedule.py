@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models.build import build
+from hosim.models import build
 from hosim.models.pipeline_schedule import bubble, in_flight, passes
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hosim.costmodel.kernels.expert_loads import share_touched
+from hosim.costmodel.kernels import share_touched
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
-from hosim.models.build import build
+from hosim.models import build
 from hosim.models.idle_ops import without_idle
 
 TRAIN = {"model": "llama-3.1-8b", "phase": "train", "layers": 1, "sequence": 128, "optimizer_on": "ddr"}

@@ -8,9 +8,11 @@ import pytest
 
 from hosim.errors import GraphError, InputError
 from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, routed
+from hosim.files import to_text
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import load_routing, reading, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
-from hosim.models.routing_draw import Chosen, _draw, draw_spread, generate
+from hosim.io import load_routing, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
+from hosim.models import generate
+from hosim.models.routing_draw import Chosen, _draw, draw_spread
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 
@@ -161,7 +163,7 @@ def test_a_step_that_the_trace_has_not() -> None:
 def test_a_realised_graph_says_what_was_routed_and_a_file_keeps_it() -> None:
     routing = moe_toy.routing(2, 4, TWO_STEPS)
     graph = realise(routing, 1)
-    loaded = workload_from_dict(json.loads(reading.to_text(workload_to_dict(graph))))
+    loaded = workload_from_dict(json.loads(to_text(workload_to_dict(graph))))
     for view in (routed(graph), routed(loaded)):
         assert view is not None
         assert [visit.chosen for visit in view.visits] == [(2, 3), (0, 1)]

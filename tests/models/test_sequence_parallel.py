@@ -2,9 +2,9 @@
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models.build import build
+from hosim.models import build
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 SHARED = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "phase": "train", "tensor": 2}

@@ -6,9 +6,9 @@ mask, keeps it as numbers, and has no fused kernel for heads of unequal width.
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
-from hosim.importers.torch_train import import_training
-from hosim.models.build import build
+from hosim.analysis import static_peak
+from hosim.importers.torch_programs import import_training
+from hosim.models import build
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hosim
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.errors import InputError
 from hosim.graph import Graph
 

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import PREFETCH, STORE
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models.build import build
-from hosim.policies import registry
+from hosim.models import build
+from hosim.policies import policy_named
 
 GIB = 2**30
 
@@ -30,7 +30,7 @@ def machine(rate=50 * 10**9):
 
 def run(graph, policy, budget, hardware=None, **parameters):
     hardware = hardware or machine()
-    plan = registry.get(policy).plan(graph, hardware, budget, **parameters)
+    plan = policy_named(policy).plan(graph, hardware, budget, **parameters)
     result = replay(plan, hardware, budget, record=True)
     assert result.feasible, result.error
     return plan, result

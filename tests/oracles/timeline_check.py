@@ -15,10 +15,9 @@ from timeline_devices import check_together
 from timeline_memory import check_memory
 from timeline_transfers import check_transfers
 
-from hosim.analysis.finding import Finding
+from hosim.analysis import Finding
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, Plan
-from hosim.costmodel.memory_traffic import with_memories
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations, with_memories
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

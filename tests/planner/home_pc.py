@@ -16,9 +16,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models.build import build
-from hosim.models.presets import PRESETS
-from hosim.policies import registry
+from hosim.models import PRESETS, build
+from hosim.policies import policy_named
 from hosim.result import Result
 
 MODELS = ("qwen3-30b-a3b", "gpt-oss-20b", "mixtral-8x7b", "deepseek-v2-lite")
@@ -69,7 +68,7 @@ def result_of(question: Question, policy: str, **parameters: Any) -> Result | No
     """The result of a policy; none where it does not fit."""
     hardware = machine(question.ddr)
     try:
-        plan = registry.get(policy).plan(question.graph(layers_on="device/ddr"), hardware, question.budget, **parameters)
+        plan = policy_named(policy).plan(question.graph(layers_on="device/ddr"), hardware, question.budget, **parameters)
     except InfeasibleError:
         return None
     result = replay(plan, hardware, question.budget)

@@ -4,13 +4,14 @@ import pytest
 from toys import hill, machine, plateau
 
 from hosim.cache_plan import AT_START
-from hosim.engine.loop_cells import NEVER
+from hosim.engine import NEVER
+from hosim.planner import analyse
 from hosim.planner.hyperoffload.alike_descent import descend
 from hosim.planner.hyperoffload.best_choices import BestChoices
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.problem import Problem
 
 LAYERS = 30
 

@@ -7,18 +7,18 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis.liveness import static_curve
-from hosim.analysis.verifier import verify
+from hosim.analysis import static_curve, verify
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
+from hosim.io import load_hardware
+from hosim.models import build
 from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.processor_choice import _halfway
-from hosim.policies import registry
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 CASES = {
     "experts_on": ("rtx-4090", {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 4, "context": 512}),
@@ -34,7 +34,7 @@ CASES = {
 def step_ns(graph: Graph, hardware: Hardware, budget: int) -> float:
     """The step's nanoseconds under the planner, endless if nothing fits."""
     try:
-        plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+        plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     except InfeasibleError:
         return float("inf")
     result = replay(plan, hardware, budget)
@@ -104,7 +104,7 @@ def overwriting(seed: int) -> tuple[Graph, Hardware]:
 def test_a_plan_for_what_is_updated_in_place_holds_for_what_is_overwritten(seed: int) -> None:
     """Its ops are the workload's, which only write; verifier and naive replay agree with the engine about it."""
     graph, hardware = overwriting(seed)
-    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, effort=0.0)
     assert plan.workload is graph
     assert not any(op.mutates for op in plan.graph.ops)
     assert not verify(plan, hardware)
@@ -118,10 +118,10 @@ def test_all_choices_are_planned_for_the_workload_itself(seed: int) -> None:
     """The optimum of what is overwritten need not keep it, so no uniform plan is better than the best of all choices."""
     pytest.importorskip("ortools")
     graph, hardware = overwriting(seed)
-    best = replay(registry.get("optimal").plan(graph, hardware), hardware).makespan_ns
+    best = replay(policy_named("optimal").plan(graph, hardware), hardware).makespan_ns
     device = on_processors(graph, [(graph.ops[i].name, "") for i in graph.movable])
     try:
-        fixed = registry.get("optimal").plan(device, hardware)
+        fixed = policy_named("optimal").plan(device, hardware)
     except InfeasibleError:
         return
     assert best <= replay(fixed, hardware).makespan_ns
@@ -139,7 +139,7 @@ def test_the_optimum_drops_what_is_overwritten() -> None:
     b.op("u", "any", outputs=["w"], duration_ns=5, also_on={"ddr": 1000})
     _, machine = overwriting(0)
     hardware = replace(machine, tiers=(replace(machine.tiers[0], capacity_bytes=60), machine.tiers[1]))
-    plan = registry.get("optimal").plan(b.build(), hardware)
+    plan = policy_named("optimal").plan(b.build(), hardware)
     assert plan.processors == {"e": "ddr", "u": ""}
     assert replay(plan, hardware).makespan_ns == 15
 
@@ -147,4 +147,4 @@ def test_the_optimum_drops_what_is_overwritten() -> None:
 def test_whether_rivals_are_tried_is_no_option() -> None:
     graph, hardware = overwriting(0)
     with pytest.raises(InputError, match="no parameter 'rivals'"):
-        registry.get("hyperoffload").plan(graph, hardware, rivals=False)
+        policy_named("hyperoffload").plan(graph, hardware, rivals=False)

@@ -5,9 +5,10 @@ from toys import graph, machine
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
+from hosim.planner import analyse, insert
 from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, insert
-from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
+from hosim.planner.hyperoffload.problem import Problem
 
 
 def used_first(b: GraphBuilder) -> None:

@@ -7,19 +7,18 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.liveness import static_curve
-from hosim.analysis.verifier import verify
+from hosim.analysis import bounded, static_curve, verify
 from hosim.edits import Edits, Recompute, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
+from hosim.io import load_hardware
+from hosim.models import build
 from hosim.planner.rewrites.processor_choice import _edits, groups_of
 from hosim.planner.rewrites.reorder import eager
-from hosim.policies import registry
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 GIB = 2**30
 
@@ -55,7 +54,7 @@ def beside_all_choices(seed: int) -> float | None:
     makespans, bounds = {}, []
     for policy in ("hyperoffload", "optimal"):
         try:
-            plan = registry.get(policy).plan(graph, hardware)
+            plan = policy_named(policy).plan(graph, hardware)
         except InfeasibleError:
             continue
         result = bounded(replay(plan, hardware), plan, hardware, None)
@@ -85,7 +84,7 @@ def test_the_planner_is_near_the_best_of_all_choices() -> None:
 @pytest.mark.parametrize("seed", one_in(10, range(1, 11)))
 def test_the_choice_is_as_good_as_each_uniform_one(seed: int) -> None:
     graph, hardware = instance(seed)
-    policy = registry.get("hyperoffload")
+    policy = policy_named("hyperoffload")
     fixed = []
     for processor in ("", "ddr"):
         chosen = on_processors(graph, [(graph.ops[i].name, processor) for i in graph.movable])
@@ -105,7 +104,7 @@ def test_mixtures_of_experts_share_them_between_both() -> None:
     took = {}
     for where in ("device/ddr", "ddr"):
         graph = build("decode", {**given, "experts_on": where})
-        plan = registry.get("hyperoffload").plan(graph, hardware, 5 * GIB)
+        plan = policy_named("hyperoffload").plan(graph, hardware, 5 * GIB)
         took[where] = replay(plan, hardware, 5 * GIB).makespan_ns
         assert plan.moved_ops == (2 if where == "device/ddr" else 0)
     assert took["device/ddr"] < took["ddr"]
@@ -117,7 +116,7 @@ def test_trials_have_updates_follow_their_gradients_too() -> None:
     described = {"model": "gpt2", "phase": "train", "layers": 2, "sequence": 256, "fused": True}
     budget = int(0.6 * max(static_curve(build("step", described))))
     graph = build("step", {**described, "optimizer_on": "device/ddr"})
-    listed, free = [registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0, reorder=may) for may in (False, None)]
+    listed, free = [policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0, reorder=may) for may in (False, None)]
     assert listed.edits is not None
     assert not listed.edits.order
     assert free.edits is not None
@@ -167,7 +166,7 @@ def test_ops_that_share_what_outlives_the_step_are_one_group() -> None:
 @pytest.mark.parametrize("seed", one_in(6, (1, 2, 3, 5, 13, 17)))
 def test_a_chosen_plan_replays_as_the_naive_replay_does(seed: int) -> None:
     graph, hardware = instance(seed)
-    plan = registry.get("hyperoffload").plan(graph, hardware)
+    plan = policy_named("hyperoffload").plan(graph, hardware)
     assert NaiveReplay(plan, hardware, None, None).figures()["makespan_ns"] == replay(plan, hardware).makespan_ns
 
 

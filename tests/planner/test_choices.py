@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 from toys import graph, machine
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
+from hosim.planner import analyse, choices_of, insert
 from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice, insert
-from hosim.planner.hyperoffload.choices_of_plan import choices_of
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem, analyse
+from hosim.planner.hyperoffload.problem import Problem
 
 
 def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> int | None:

@@ -16,17 +16,16 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
-from hosim.analysis.bounded_result import bounded
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.verifier import verify
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import bounded, lower_bound_ns, verify
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.exact.solver import Solution, require_solver, solve
-from hosim.policies import registry
-from hosim.study.policy_choice import parse_choices
+from hosim.planner import solve
+from hosim.planner.exact.solver import Solution, require_solver
+from hosim.policies import policy_named, policy_names
+from hosim.study.asked import parse_choices
 
 NS = 10**9
 
@@ -257,7 +256,7 @@ def test_proved_optima_bound_every_policy(number: int):
     assert lower_bound_ns(drawn.graph, durations, drawn.hardware, residency, drawn.budget_bytes) <= solution.makespan_ns
     for name in ("hyperoffload", "longest_gap", "g10", "layerwise"):
         try:
-            plan = registry.get(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+            plan = policy_named(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
         except InfeasibleError:
             continue
         result = replay(plan, drawn.hardware, drawn.budget_bytes)
@@ -294,17 +293,17 @@ def test_instances_are_what_they_say():
 
 def test_the_policy_and_its_parameters():
     drawn = instance(5)
-    plan = registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5.0)
+    plan = policy_named("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5.0)
     assert plan.policy == "optimal"
     result = bounded(replay(plan, drawn.hardware, drawn.budget_bytes), plan, drawn.hardware, drawn.budget_bytes)
     assert plan.proof is not None
     assert result.lower_bound_ns == result.makespan_ns == plan.proof.bound_ns
     with pytest.raises(InputError, match=r"small graphs.*largest"):
-        registry.get("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, largest=3)
+        policy_named("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, largest=3)
 
 
 def test_a_comparison_of_all_policies_leaves_it_out():
-    assert "optimal" in registry.names()
+    assert "optimal" in policy_names()
     assert "optimal" not in [choice.name for choice in parse_choices(None)]
     assert parse_choices("optimal:limit=2")[0].parameters == {"limit": 2.0}
 

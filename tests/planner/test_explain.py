@@ -8,25 +8,23 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized
 from toys import hill, machine, plateau, training
 
-from hosim.analysis.canonical import canonical
+from hosim.analysis import canonical
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.io.shipped import hardware_path
-from hosim.models.build import build
+from hosim.models import build
+from hosim.planner import Explanation, JudgedGap, Line, analyse, explain, insert, plan
 from hosim.planner.hyperoffload import explain as verdicts
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything, insert
-from hosim.planner.hyperoffload.explain import Explanation, Line, explain
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
+from hosim.planner.hyperoffload.judged_gaps import judged_gaps
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, Judgement
-from hosim.planner.hyperoffload.pipeline import plan
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
 from hosim.result import Result
+from hosim.shipped import hardware_path
 
 
 def explained(graph: Graph, choices: dict[str, TensorChoice], budget: int, hw: Hardware | None = None) -> Explanation:

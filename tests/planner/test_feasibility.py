@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 from strategies import graphs
 from toys import machine
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner.exact.solver import solve
-from hosim.planner.hyperoffload.pipeline import search
-from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner import analyse, search, solve
 
 pytest.importorskip("ortools")
 

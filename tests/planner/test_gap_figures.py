@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, training
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph, GraphBuilder
+from hosim.planner import analyse
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
-from hosim.planner.hyperoffload.problem import analyse
 
 
 def figures_of(graph: Graph, name: str, budget: int, *lower: str) -> list[GapFigures]:

@@ -12,15 +12,13 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything, insert
+from hosim.planner import analyse, explain, insert, search
+from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything
 from hosim.planner.hyperoffload.early_returns import account
 from hosim.planner.hyperoffload.evaluation import Evaluator
-from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import Result
 
 
@@ -97,7 +95,7 @@ def long_step(count: int) -> Graph:
 def test_a_step_behind_host_memory_keeps_what_has_room():
     """70 states of 60 B: of 2,400 B most is for states that stay, so that few cross the slow channel."""
     graph, hardware = long_step(70), behind(2400, host=1500)
-    outcome = pipeline.search(graph, hardware, 2400, effort=0.0)
+    outcome = search(graph, hardware, 2400, effort=0.0)
     assert outcome.plan.judgement.source == "least_traffic"
     slow = sum([graph.tensors[c.tensor].size_bytes for c in outcome.plan.cache_ops if "nvme" in (c.source, c.destination)])
     must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
@@ -116,12 +114,12 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 
     monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
     if fits:
-        plan = pipeline.search(graph, hardware.fair_share, 2400, effort=0.0).plan
+        plan = search(graph, hardware.fair_share, 2400, effort=0.0).plan
         assert plan.judgement.source == "least_traffic"
         assert replay(plan, hardware).feasible
     else:
         with pytest.raises(InfeasibleError):
-            pipeline.search(graph, hardware.fair_share, 2400, effort=0.0)
+            search(graph, hardware.fair_share, 2400, effort=0.0)
     assert asked
     assert all(machine is hardware for machine in asked)
 
@@ -129,7 +127,7 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
     """A share of host memory has 1,306 B. What is on its way takes room there, too, but not that of all eight devices at once."""
     graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
-    plan = registry.get("hyperoffload").plan(graph, hardware, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, effort=0.0)
     assert plan.judgement.source == "rival"
     assert replay(plan, hardware).feasible
     assert not replay(plan, hardware.fair_share).feasible
@@ -153,12 +151,12 @@ def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeyp
 
 def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():
     graph, hardware = long_step(70), behind(300, host=400)
-    outcome = pipeline.search(graph, hardware, 300, effort=0.0)
+    outcome = search(graph, hardware, 300, effort=0.0)
     assert not outcome.cost.infeasible
     assert outcome.plan.judgement.source == "least_traffic"
     tight = replace(hardware, tiers=(*hardware.tiers[:2], Tier("nvme", 4000, 10**10, "host")))
     with pytest.raises(InfeasibleError):
-        pipeline.search(graph, tight, 300, effort=0.0)
+        search(graph, tight, 300, effort=0.0)
 
 
 def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
@@ -172,7 +170,7 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
 
 def test_an_explanation_says_what_stays_and_what_moves():
     graph, hardware = long_step(70), behind(2400, host=1500)
-    found = explain(pipeline.search(graph, hardware, 2400, effort=0.0).plan, hardware, 2400)
+    found = explain(search(graph, hardware, 2400, effort=0.0).plan, hardware, 2400)
     begin = "Transfers take far longer than ops, so as much stays as can, and the rest lies as near as there is room."
     assert found.origin == f"{begin} Tried as well: 3 placement rules."
     whys = {one.why.partition(";")[0] for one in found.lines}

@@ -8,14 +8,14 @@ import pytest
 from instances import instance_on_streams
 from toys import machine, plateau
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.engine import replay
+from hosim.planner import analyse, insert
 from hosim.planner.hyperoffload import many_starts, refinement
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice, insert
+from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.many_starts import FEW, ManyStarts, Restarts
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 BUDGET = 30
 
@@ -114,7 +114,7 @@ def test_starts_are_unlike_and_the_same_for_a_seed() -> None:
 def test_only_small_graphs_are_searched_so(monkeypatch: pytest.MonkeyPatch, above: int, several: bool) -> None:
     searches = Searches(monkeypatch)
     graph = plateau(FEW + above, home="ddr", duration=5)
-    registry.get("hyperoffload").plan(graph, machine(), BUDGET, effort=0.2)
+    policy_named("hyperoffload").plan(graph, machine(), BUDGET, effort=0.2)
     assert bool(searches.begun) == several
 
 
@@ -128,7 +128,7 @@ def test_a_search_that_the_judge_does_not_cover_begins_elsewhere(monkeypatch: py
 def test_a_proved_optimum_is_found() -> None:
     """A single long search ended at 178 ns; the solver proves 167 (``python tests/bench/new_optima.py FILE --seed 7 --limit 4``)."""
     drawn = instance_on_streams(10, 7)
-    plan = registry.get("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+    plan = policy_named("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
     assert verify(plan, drawn.hardware, drawn.budget_bytes) == ()
     assert replay(plan, drawn.hardware, drawn.budget_bytes).makespan_ns == 167
 
@@ -139,5 +139,5 @@ def test_the_plan_is_none_the_worse_for_a_search_that_errs(monkeypatch: pytest.M
     nothing = insert(analyse(drawn.graph, drawn.hardware), {}, "test")
     assert not replay(nothing, drawn.hardware, drawn.budget_bytes).feasible
     monkeypatch.setattr(refinement.ManyStarts, "run", lambda *_: {})
-    plan = registry.get("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+    plan = policy_named("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
     assert replay(plan, drawn.hardware, drawn.budget_bytes).feasible

@@ -11,16 +11,19 @@ sys.path.insert(0, str(BENCH))
 
 import optimality  # noqa: E402
 
-from hosim.analysis.gaps import Gap  # noqa: E402
+from hosim.analysis import Gap  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
+from hosim.planner import (  # noqa: E402
+    analyse,
+    explain,
+    search,
+)
 from hosim.planner.hyperoffload import refinement  # noqa: E402
-from hosim.planner.hyperoffload.explain import explain  # noqa: E402
 from hosim.planner.hyperoffload.many_starts import FEW  # noqa: E402
-from hosim.planner.hyperoffload.pipeline import search  # noqa: E402
-from hosim.planner.hyperoffload.problem import analyse, with_gaps_between_neighbours  # noqa: E402
-from hosim.policies import registry  # noqa: E402
+from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours  # noqa: E402
+from hosim.policies import policy_named  # noqa: E402
 
 OPTIMA = BENCH / "optima_seed_0.csv"
 EVERY = 7
@@ -45,7 +48,7 @@ def test_near_the_exact_optimum() -> None:
 def test_away_between_two_uses_that_follow_each_other_in_the_list() -> None:
     """On several streams ops of the others run meanwhile. The solver proves 152 ns; without such absences the search ends at 160."""
     case = instance_on_streams(47, 4)
-    plan = registry.get("hyperoffload").plan(case.graph, case.hardware, case.budget_bytes)
+    plan = policy_named("hyperoffload").plan(case.graph, case.hardware, case.budget_bytes)
     assert replay(plan, case.hardware, case.budget_bytes).makespan_ns == 152
     assert explain(plan, case.hardware, case.budget_bytes)
 

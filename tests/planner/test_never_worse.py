@@ -10,28 +10,22 @@ from quick_cases import one_in
 from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.verifier import verify
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
+from hosim.analysis import canonical, verify
+from hosim.engine import parse_budget, replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.importers import load_any
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware, find_workload
+from hosim.io import load_any, load_hardware
+from hosim.planner import Evaluation, analyse, explain, moving_ns
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation
-from hosim.planner.hyperoffload.explain import explain
 from hosim.planner.hyperoffload.judgement import Judgement
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.soonest_end import moving_ns
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.policies.own import rivals
 from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
-from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.lower_tiers import starts
-from hosim.schedule.placement import PLACEMENTS
+from hosim.schedule import freeze_runtime
+from hosim.schedule.tiers_below import starts
+from hosim.schedule.tiers_below.placement import PLACEMENTS
+from hosim.shipped import find_hardware, find_workload
 
 MIB = 2**20
 
@@ -39,7 +33,7 @@ MIB = 2**20
 def makespan(graph: Graph, hw: Hardware, budget: int | str, policy: str = "hyperoffload", **parameters: object) -> int:
     """Of a policy's plan that fits."""
     _, allowed = parse_budget(budget, graph, hw)
-    result = replay(registry.get(policy).plan(graph, hw, allowed, **parameters), hw, allowed)
+    result = replay(policy_named(policy).plan(graph, hw, allowed, **parameters), hw, allowed)
     assert result.makespan_ns is not None
     return result.makespan_ns
 
@@ -82,7 +76,7 @@ def test_a_plan_for_several_devices_knows_their_shares_of_memories_and_links() -
 
 
 def judgement_of(graph: Graph, hw: Hardware, budget: int) -> Judgement:
-    judged = registry.get("hyperoffload").plan(graph, hw, budget, effort=0.02).judgement
+    judged = policy_named("hyperoffload").plan(graph, hw, budget, effort=0.02).judgement
     assert isinstance(judged, Judgement)
     return judged
 
@@ -122,7 +116,7 @@ def test_the_search_begins_from_what_another_policy_planned(monkeypatch: pytest.
     """It comes last, where it is the best; the planner's own comes before it."""
     drawn = instance_on_streams(10, 7)
     given = canonical(drawn.graph), drawn.hardware, drawn.budget_bytes
-    best = registry.get("hyperoffload").plan(*given)
+    best = policy_named("hyperoffload").plan(*given)
     begun: list[tuple[Evaluation, ...]] = []
     monkeypatch.setattr(pipeline, "SMALL", small)
     monkeypatch.setattr(pipeline, "refined", lambda evaluate, starts, *_: begun.append(tuple(starts)) or starts[0])
@@ -168,7 +162,7 @@ def test_near_the_bound_refinement_comes_before_other_stretches(monkeypatch: pyt
     for near, order in ((1, [1.0, 1.0, 0.9]), (10**9, [1.0, 0.7, 0.4])):
         monkeypatch.setattr(pipeline, "_RATHER_NEAR", near)
         stretched.clear()
-        made[near] = registry.get("hyperoffload").plan(graph, hw, 30, effort=0.02)
+        made[near] = policy_named("hyperoffload").plan(graph, hw, 30, effort=0.02)
         assert stretched[:3] == order
         assert {0.7, 0.4} <= set(stretched)  # refinement was not enough
     assert replay(made[1], hw, 30).makespan_ns == replay(made[10**9], hw, 30).makespan_ns
@@ -267,7 +261,7 @@ def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other
     graph, hw = towers(), machine()
     runtimes = {name: makespan(graph, hw, 145, name) for name in AT_RUNTIME}
     assert runtimes["keep_first"] < min(runtimes[name] for name in ("on_demand", "lookahead", "unified_memory"))
-    assert freeze_runtime(registry.get("keep_first").plan(graph, hw, 145), hw, 145) is None
+    assert freeze_runtime(policy_named("keep_first").plan(graph, hw, 145), hw, 145) is None
     plans = dict(rivals.static_rivals(graph, hw, 145, lambda: None, waits=True))
     assert all(plan is not None and not verify(plan, hw, 145) for plan in plans.values())
     assert makespan(graph, hw, 145, effort=0.0) <= min(runtimes.values())
@@ -285,7 +279,7 @@ def test_what_a_policy_takes_at_least_is_no_more_than_its_replay_takes(data: st.
     floors = PolicyFloors(graph, hw, budget)
     for name in (*AT_RUNTIME, *AT_HOME_IF_THEY_FIT):
         try:
-            plan = registry.get(name).plan(graph, hw, budget)
+            plan = policy_named(name).plan(graph, hw, budget)
         except InfeasibleError:
             continue
         for tried in (plan, freeze_runtime(plan, hw, budget) if name == "belady" else None):
@@ -298,7 +292,7 @@ def test_what_a_policy_takes_at_least_is_no_more_than_its_replay_takes(data: st.
 def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(name: str, budget: int) -> None:
     graph, hw = training(), machine()
     for parameters in ({}, *(knobs for rival, knobs in rivals.SETTINGS if rival == name)):
-        made = freeze_runtime(registry.get(name).plan(graph, hw, budget, **parameters), hw, budget)
+        made = freeze_runtime(policy_named(name).plan(graph, hw, budget, **parameters), hw, budget)
         assert made is None or made.initial == starts(graph, hw, budget)
         assert made is None or moving_ns(made, hw) >= forced_ns(graph, hw, starts(graph, hw, budget))
 
@@ -309,7 +303,7 @@ def test_nothing_is_tried_where_nothing_waits() -> None:
 
 def test_an_explanation_says_what_was_tried() -> None:
     graph, hw = plateau(6, duration=5), machine()
-    plan = registry.get("hyperoffload").plan(graph, hw, 30, effort=0.02)
+    plan = policy_named("hyperoffload").plan(graph, hw, 30, effort=0.02)
     assert " Tried as well: static_split, memory_peak, " in explain(plan, hw, 30).origin
 
 
@@ -318,7 +312,7 @@ def test_no_setting_of_the_grid_does_better() -> None:
     ours = makespan(graph, hw, 150, effort=0.02)
     for name, given_settings in rivals.SETTINGS:
         try:
-            plan = registry.get(name).plan(graph, hw, 150, **given_settings)
+            plan = policy_named(name).plan(graph, hw, 150, **given_settings)
         except InfeasibleError:
             continue
         result = replay(plan, hw, 150)
@@ -338,7 +332,7 @@ def test_no_placement_rule_does_better(data: st.DataObject) -> None:
 
     def planned(placement: str, policy: str = "hyperoffload", **parameters: float) -> int | None:
         try:
-            plan = registry.get(policy).plan(graph, hw, budget, placement=placement, **parameters)
+            plan = policy_named(policy).plan(graph, hw, budget, placement=placement, **parameters)
         except InfeasibleError:
             return None
         return replay(plan, hw, budget).makespan_ns

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
-from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice, everything, insert
-from hosim.planner.hyperoffload.choices_of_plan import choices_of
+from hosim.planner import analyse, choices_of, insert
+from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice, everything
 from hosim.planner.hyperoffload.ordered_returns import OrderedReturns
-from hosim.planner.hyperoffload.problem import analyse
 
 
 @pytest.mark.parametrize(("budget", "ahead"), [(20, 5), (30, 4), (40, 1)])

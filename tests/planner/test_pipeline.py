@@ -11,21 +11,18 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, renamed, told, training
 
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import lower_bound_ns, static_peak, verify
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
+from hosim.planner import analyse, plan, search
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.choices import everything
 from hosim.planner.hyperoffload.even_spreads import evenly
 from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
-from hosim.planner.hyperoffload.pipeline import plan, search
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.selection import select
 
 LITTLE = 0.02

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import NS, hill, machine, plateau, training
 
-from hosim.analysis.gaps import Gap
-from hosim.analysis.liveness import static_curve
+from hosim.analysis import Gap, static_curve
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.problem import analyse, check_floor, unhindered
-from hosim.policies import registry
-from hosim.schedule.lower_tiers import fastest_tiers
+from hosim.planner import analyse
+from hosim.planner.hyperoffload.problem import check_floor, unhindered
+from hosim.policies import policy_named
+from hosim.schedule.tiers_below import fastest_tiers
 
 
 def gaps_of(graph: Graph, name: str, machine_: Hardware | None = None) -> list[tuple[int, int, int, bool]]:
@@ -211,7 +211,7 @@ def weights_in_rom(count: int, mutates: bool = False) -> Graph:
 def test_a_home_from_which_contents_only_come_up():
     """Six weights of 40 B come up, two of them at once with what is computed: 40 ns, then six ops of 50 ns."""
     hardware = with_a_rom(Channel("rom_read", "rom", "hbm", 10**9))
-    plan = registry.get("hyperoffload").plan(weights_in_rom(6), hardware)
+    plan = policy_named("hyperoffload").plan(weights_in_rom(6), hardware)
     assert replay(plan, hardware).makespan_ns == 40 + 6 * 50
 
 

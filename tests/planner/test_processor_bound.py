@@ -7,13 +7,13 @@ from test_choice_of_processors import instance
 
 from hosim.analysis import bounds
 from hosim.analysis.processor_bound import processor_bound_ns
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 
 def machine(room: int) -> Hardware:
@@ -80,14 +80,14 @@ def beside_all_choices(seed: int, effort: float) -> tuple[int, int] | None:
     graph, hardware = instance(seed)
     names = [graph.ops[i].name for i in graph.movable]
     try:
-        best = replay(registry.get("hyperoffload").plan(graph, hardware, effort=effort), hardware).makespan_ns
+        best = replay(policy_named("hyperoffload").plan(graph, hardware, effort=effort), hardware).makespan_ns
     except InfeasibleError:
         return None
     for choice in product(("", "ddr"), repeat=len(names)):
         fixed = on_processors(graph, list(zip(names, choice, strict=True)))
         least = bounds.lower_bound_ns(fixed, op_durations(fixed, hardware), hardware)
         try:
-            result = replay(registry.get("hyperoffload").plan(fixed, hardware, effort=effort), hardware)
+            result = replay(policy_named("hyperoffload").plan(fixed, hardware, effort=effort), hardware)
         except InfeasibleError:
             continue
         if result.feasible and result.makespan_ns is not None:
@@ -120,13 +120,14 @@ def test_the_bound_beside_all_choices_of_many_graphs() -> None:
 @pytest.mark.parametrize("room", [pytest.param(8, marks=pytest.mark.long), 24])
 def test_experts_of_a_mixture(room: int) -> None:
     """Eight layers of Mixtral: a plan is near the bound, which counts no fewer experts on the CPU than do not fit."""
-    from hosim.io import find_hardware, load_hardware
-    from hosim.models.build import build
+    from hosim.io import load_hardware
+    from hosim.models import build
+    from hosim.shipped import find_hardware
 
     hardware = load_hardware(find_hardware("rtx-4090"))
     given = {"model": "mixtral-8x7b", "phase": "decode", "merged": True, "layers": 8, "context": 128, "experts_on": "device/ddr"}
     graph, budget = build("decode", given), room * 2**30
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     took = replay(plan, hardware, budget).makespan_ns
     least = bounds.lower_bound_ns(graph, op_durations(graph, hardware), hardware, {}, budget)
     assert least <= took <= 1.3 * least

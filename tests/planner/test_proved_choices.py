@@ -9,16 +9,16 @@ from every_plan import best_makespan
 from quick_cases import one_in
 from test_choice_of_processors import instance
 
-from hosim.analysis.bounded_result import bounded, lower_bound_ns
+from hosim.analysis import bound_of_result_ns, bounded
 from hosim.cache_plan import Plan, Proof
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 pytest.importorskip("ortools")
 
@@ -48,7 +48,7 @@ def test_copies_between_processors_take_their_time() -> None:
     graph, hardware = there_and_back(), machine(100, up=2)
     assert proved_bound_ns(graph, hardware, 100, 1000, **LIMITS) == 35
     assert proved_bound_ns(graph, hardware, 100, 30, **LIMITS) == 30
-    result = replay(registry.get("hyperoffload").plan(graph, hardware), hardware)
+    result = replay(policy_named("hyperoffload").plan(graph, hardware), hardware)
     assert result.makespan_ns == 35
 
 
@@ -116,7 +116,7 @@ def beside_every_plan(seed: int) -> tuple[int, int, int] | None:
     graph, hardware = tiny(seed)
     capacity = hardware.device.capacity_bytes
     try:
-        plan = registry.get("optimal").plan(graph, hardware)
+        plan = policy_named("optimal").plan(graph, hardware)
     except InfeasibleError:
         return None
     result = bounded(replay(plan, hardware), plan, hardware, None)
@@ -146,7 +146,7 @@ def test_most_choices_are_proved() -> None:
     for seed in range(2000, 2047):
         graph, hardware = instance(seed)
         try:
-            plan = registry.get("optimal").plan(graph, hardware)
+            plan = policy_named("optimal").plan(graph, hardware)
         except InfeasibleError:
             continue
         result = bounded(replay(plan, hardware), plan, hardware, None)
@@ -159,12 +159,12 @@ def test_most_choices_are_proved() -> None:
 
 def test_a_proof_holds_for_its_workload_machine_and_budget_alone() -> None:
     graph, hardware = there_and_back(), machine(100)
-    plan = registry.get("hyperoffload").plan(graph, hardware)
+    plan = policy_named("hyperoffload").plan(graph, hardware)
     proved = replace(plan, proof=Proof(graph, hardware, 100, 1000))
     result = replay(plan, hardware)
 
     def bound(plan: Plan, hardware: Hardware, budget: int | None, **more: bool) -> int | None:
-        return lower_bound_ns(result, plan, hardware, budget, **more)
+        return bound_of_result_ns(result, plan, hardware, budget, **more)
 
     assert bound(proved, hardware, None) == bound(proved, hardware, 200) == 1000
     others = [(hardware, 90, {}), (machine(100, up=2), None, {}), (hardware, None, {"repeats": False})]

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.costmodel.op_time import op_durations
+from hosim.analysis import lower_bound_ns
+from hosim.costmodel import op_durations
 from hosim.engine import replay
-from hosim.importers import load_any
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware, find_workload
-from hosim.policies import registry
+from hosim.io import load_any, load_hardware
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware, find_workload
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from hosim.policies import registry
 def test_g10_on_its_own_inputs(shared: Path, name: str, profile: str, budget: int | None, most_ns: float) -> None:
     # at most so many times the kernels' sum, or with the SSD alone at most so many nanoseconds: G10's published figures or better
     graph, hardware = load_any(shared / "data" / "g10" / name), load_hardware(find_hardware(profile))
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget or hardware.device.capacity_bytes)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget or hardware.device.capacity_bytes)
     result = replay(plan, hardware, budget)
     durations = op_durations(graph, hardware)
     bound = lower_bound_ns(graph, durations, hardware, None, budget)
@@ -43,11 +42,11 @@ def test_g10_on_its_own_inputs(shared: Path, name: str, profile: str, budget: in
 def test_a_quarter_less_memory_at_no_time_and_what_the_reactive_runtime_takes() -> None:
     # arXiv 2602.00748: peak memory of inference up to 26 % lower at the same end-to-end time; reactive prefetching 2.7 times slower
     graph, hardware = load_any(find_workload("llama-3.1-8b-prefill-4k")), load_hardware(find_hardware("h100-80gb-sxm"))
-    resident = replay(registry.get("resident").plan(graph, hardware, hardware.device.capacity_bytes), hardware)
+    resident = replay(policy_named("resident").plan(graph, hardware, hardware.device.capacity_bytes), hardware)
     assert resident.makespan_ns is not None
     budget = resident.peak_bytes["hbm"] * 74 // 100
-    ours = replay(registry.get("hyperoffload").plan(graph, hardware, budget), hardware, budget)
-    reactive = replay(registry.get("lookahead").plan(graph, hardware, budget), hardware, budget)
+    ours = replay(policy_named("hyperoffload").plan(graph, hardware, budget), hardware, budget)
+    reactive = replay(policy_named("lookahead").plan(graph, hardware, budget), hardware, budget)
     assert ours.makespan_ns is not None
     assert reactive.makespan_ns is not None
     less, more = 1 - ours.peak_bytes["hbm"] / resident.peak_bytes["hbm"], ours.makespan_ns / resident.makespan_ns - 1

@@ -12,9 +12,8 @@ from strategies import graphs
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
+from hosim.analysis import static_peak, verify
 from hosim.analysis.edits_check import check_edits
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.cli.main import app
 from hosim.edits import Edits
@@ -23,9 +22,7 @@ from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.explain import explain
-from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner import analyse, explain, search
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
 
@@ -198,7 +195,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     graph = layers(8)
     budget = static_peak(graph).bytes - 16
     with pytest.raises(InfeasibleError):
-        pipeline.search(graph, FLAT, budget)
+        search(graph, FLAT, budget)
     found = graph_rewrites.search(graph, FLAT, budget, recompute=True, effort=1.0, seed=0, reorder=False)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert found.cost.makespan_ns <= busy + 6
@@ -215,7 +212,7 @@ def test_a_slow_channel_is_relieved():
     graph = layers(8)
     slow = two_tiers(0.1)
     budget = static_peak(graph).bytes - 24
-    without = pipeline.search(graph, slow, budget, effort=0.3).cost.makespan_ns
+    without = search(graph, slow, budget, effort=0.3).cost.makespan_ns
     found = graph_rewrites.search(graph, slow, budget, recompute=True, effort=0.3, seed=0, reorder=False)
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert without > found.cost.makespan_ns
@@ -236,7 +233,7 @@ def test_never_worse_than_without():
         if len(case.graph.ops) > 20:
             continue
         try:
-            plain = pipeline.search(case.graph, case.hardware, case.budget_bytes, effort=0.05)
+            plain = search(case.graph, case.hardware, case.budget_bytes, effort=0.05)
         except InfeasibleError:  # as little effort as this does not find every plan
             continue
         compared += 1

@@ -2,9 +2,9 @@
 
 from toys import hill, machine
 
+from hosim.planner import analyse
 from hosim.planner.hyperoffload.choices import HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
 
 EARLY, LATE = TensorChoice("ddr", HOME, {1: 5}), TensorChoice("ddr", HOME, {1: 6})

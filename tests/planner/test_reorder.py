@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from strategies import graphs
 
+from hosim.analysis import static_curve, static_peak
 from hosim.analysis.edits_check import check_edits
-from hosim.analysis.liveness import static_curve, static_peak
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import Edits, permuted
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

@@ -10,37 +10,32 @@ from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import canonical, static_peak, verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once
-from hosim.engine import replay
-from hosim.engine.budget import parse_budget
+from hosim.engine import parse_budget, replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
-from hosim.importers.spec import make
-from hosim.io import save_hardware, save_workload
-from hosim.io.hardware_file import load_hardware
-from hosim.io.shipped import find_hardware
-from hosim.models.build import build
+from hosim.io import load_hardware, make, save_hardware, save_workload
+from hosim.models import build
 from hosim.planner.hyperoffload import pipeline
 from hosim.planner.hyperoffload.refinement import bound_ns
 from hosim.planner.rewrites import graph_rewrites
 from hosim.planner.rewrites.reorder import reorder
 from hosim.planner.rewrites.variants import promising
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.policies.own.rivals import RIVALS
-from hosim.study.policy_choice import RECOMPUTE, REORDER, parse_choice, without
+from hosim.shipped import find_hardware
+from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
 
 SLOW = two_tiers(0.1)
 """A tensor of 4 B takes 40 ns each way."""
 
 
 def planned(graph: Graph, hardware: Hardware, budget: int, **parameters: object) -> Plan:
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.05, **parameters)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.05, **parameters)
     assert verify(plan, hardware, budget) == ()
     return plan
 
@@ -253,7 +248,7 @@ def test_no_worse_than_any_policy_where_the_graph_is_changed():
         budget = static_peak(graph).bytes - cut
         ours = replay(planned(graph, SLOW, budget), SLOW, budget).makespan_ns
         for name in RIVALS:
-            result = replay(registry.get(name).plan(graph, SLOW), SLOW, budget)
+            result = replay(policy_named(name).plan(graph, SLOW), SLOW, budget)
             assert not result.feasible or ours <= result.makespan_ns
 
 
@@ -265,12 +260,12 @@ def test_no_effort_is_no_worse_than_other_policies(repeatable):
         others = []
         for name in RIVALS:
             try:
-                result = replay(registry.get(name).plan(graph, case.hardware, case.budget_bytes), case.hardware, case.budget_bytes)
+                result = replay(policy_named(name).plan(graph, case.hardware, case.budget_bytes), case.hardware, case.budget_bytes)
             except InfeasibleError:
                 continue
-            others += [result.makespan_ns] if result.feasible and not registry.get(name).runtime else []
+            others += [result.makespan_ns] if result.feasible and not policy_named(name).runtime else []
         if others:
-            plan = registry.get("hyperoffload").plan(graph, case.hardware, case.budget_bytes, effort=0.0)
+            plan = policy_named("hyperoffload").plan(graph, case.hardware, case.budget_bytes, effort=0.0)
             assert replay(plan, case.hardware, case.budget_bytes).makespan_ns <= min(others)
             compared += 1
     assert compared >= 3
@@ -283,7 +278,7 @@ def test_gpt2_xl_of_six_layers_at_three_quarters():
     graph = make({"format": "hosim.spec/1", "name": "gpt2-xl", "builder": model}, "gpt2-xl")
     hardware = load_hardware(find_hardware("a100-80gb-sxm"))
     budget = parse_budget("75%", graph, hardware)[1]
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     assert plan.recomputes > 0
     assert replay(plan, hardware, budget).makespan_ns < 67_000_000
 
@@ -321,7 +316,7 @@ def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(s
     """``before_ns`` is what the plan took when the one other order tried was the one that holds least, and no dropout ran again."""
     graph, hardware, budget = t5_of_four_layers(share)
     graph = replace(graph, meta={**graph.meta, "seeded": False})
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget, effort=0.0)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     assert verify(plan, hardware, budget) == ()
     assert plan.edits is not None
     assert plan.edits.order
@@ -352,13 +347,13 @@ def test_the_least_bound_gets_all_effort_where_plans_with_little_tell_nothing():
 def test_dropout_that_may_run_again_is_run_again(share, before_ns):
     """``before_ns`` is what the plan took when no random op ran again; one for the step with checkpointed layers takes no less, either."""
     graph, hardware, budget = t5_of_four_layers(share)
-    plan = registry.get("hyperoffload").plan(graph, hardware, budget)
+    plan = policy_named("hyperoffload").plan(graph, hardware, budget)
     assert verify(plan, hardware, budget) == ()
     assert any(is_random(graph, graph.ops[graph.op_index[entry.op]]) for entry in plan.edits.recompute)
     makespan_ns = replay(plan, hardware, budget).makespan_ns
     assert makespan_ns < 0.9 * before_ns
     checkpointed, *_ = t5_of_four_layers(share, checkpoint=True)
-    rival = registry.get("hyperoffload").plan(checkpointed, hardware, budget)
+    rival = policy_named("hyperoffload").plan(checkpointed, hardware, budget)
     assert makespan_ns <= 1.01 * replay(rival, hardware, budget).makespan_ns
 
 
@@ -411,13 +406,13 @@ def test_other_commands_that_plan_take_the_option(where, command):
 
 def test_export_plans_for_a_runtime_that_keeps_the_graph(where, monkeypatch):
     asked = []
-    made = registry.get("hyperoffload").plan
+    made = policy_named("hyperoffload").plan
 
     def plan(graph, hardware, choice, budget):
         asked.append(choice)
         return made(graph, hardware, budget, **choice.parameters)
 
-    monkeypatch.setattr("hosim.study.run_policy.make_plan", plan)
+    monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", plan)
     shown = run("export", *where, "--mindspore", "--trials", "3", "-p", "hyperoffload:effort=0.05", "--json")
     assert shown.exit_code == 3  # none of the three settings fits: what hosim planned is looked at here
     assert [choice.parameters for choice in asked] == [{"effort": 0.05, "recompute": False, "reorder": False}]

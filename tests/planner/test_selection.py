@@ -12,9 +12,9 @@ from toys import hill, machine, plateau, told, training
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, insert
+from hosim.planner import analyse, insert
+from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.selection import select
 
 

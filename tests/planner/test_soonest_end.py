@@ -12,9 +12,8 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.hardware import Fabric
-from hosim.planner.hyperoffload.choices import insert
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
+from hosim.planner import analyse, insert, moving_ns
+from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
 
 
 @pytest.mark.parametrize("streams", [1, 3])

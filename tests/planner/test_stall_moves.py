@@ -4,10 +4,10 @@ from random import Random
 
 from toys import hill, machine
 
-from hosim.analysis.verifier import verify
-from hosim.planner.hyperoffload.choices import TensorChoice, everything, insert
+from hosim.analysis import verify
+from hosim.planner import analyse, insert
+from hosim.planner.hyperoffload.choices import TensorChoice, everything
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.stall_moves import StallMoves
 
 

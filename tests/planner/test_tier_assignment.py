@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from toys import hill, machine
 
+from hosim.planner import analyse
 from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
 

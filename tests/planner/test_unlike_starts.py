@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.hardware import Channel, Tier
+from hosim.planner import Evaluation, analyse
 from hosim.planner.hyperoffload import refinement
 from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
+from hosim.planner.hyperoffload.evaluation import Evaluator
 from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import analyse
 from hosim.planner.hyperoffload.refinement import _from_others, _unlike, refined
 from hosim.planner.hyperoffload.stall_search import StallSearch
 

@@ -7,7 +7,7 @@ from toys import hill, machine, training
 
 from hosim.edits import Edits
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.hyperoffload.problem import analyse
+from hosim.planner import analyse
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.variants import RECIPES, Variants, promising
 

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
-from hosim.policies import registry
-from hosim.policies.policy import Policy
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.policies import Policy, policy_named, policy_names
+from hosim.shipped import find_hardware
 
-STATIC = [name for name in registry.names() if not registry.get(name).runtime and name != "optimal"]
+STATIC = [name for name in policy_names() if not policy_named(name).runtime and name != "optimal"]
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))
 TRAIN = {"model": "llama-3.1-8b", "phase": "train", "layers": 2, "sequence": 2048, "optimizer_on": "ddr"}
 
@@ -27,7 +27,7 @@ def check(data) -> None:
     machine = replace(machine, tiers=tuple(replace(tier, capacity_bytes=10**4) for tier in machine.tiers))
     budget = data.draw(st.sampled_from((None, 60, 120, 200)))
     try:
-        plan = registry.get(data.draw(st.sampled_from(STATIC))).plan(graph, machine, budget)
+        plan = policy_named(data.draw(st.sampled_from(STATIC))).plan(graph, machine, budget)
     except InfeasibleError:
         return
     assert [finding for finding in verify(plan, machine, budget) if finding.rule != "capacity"] == []
@@ -49,7 +49,7 @@ def test_plans_are_legal_at_length(data) -> None:
 
 def makespan(parameters, policy, budget=None) -> int:
     graph = build("step", parameters)
-    result = replay(registry.get(policy).plan(graph, H100, budget), H100, budget)
+    result = replay(policy_named(policy).plan(graph, H100, budget), H100, budget)
     assert result.error is None
     return result.makespan_ns
 
@@ -62,7 +62,7 @@ def test_each_system_has_its_own_step() -> None:
 
 def test_superoffload_streams_parameters_that_do_not_fit() -> None:
     graph = build("step", TRAIN)
-    stationary, flowing = (registry.get("superoffload").plan(graph, H100, budget) for budget in (None, 7 * 10**9))
+    stationary, flowing = (policy_named("superoffload").plan(graph, H100, budget) for budget in (None, 7 * 10**9))
     assert (stationary.initial, {graph.tensors[t].kind for t in flowing.initial}) == ({}, {"parameter"})
     assert replay(flowing, H100, 7 * 10**9).error is None
 
@@ -70,6 +70,6 @@ def test_superoffload_streams_parameters_that_do_not_fit() -> None:
 def test_runtime_policies_and_those_of_others_refuse() -> None:
     graph = build("step", {**TRAIN, "layers": 1})
     mine = Policy("mine", "moves nothing", lambda graph, hardware, budget_bytes: Plan(graph))
-    for policy in (registry.get("on_demand"), mine):
+    for policy in (policy_named("on_demand"), mine):
         with pytest.raises(InputError, match=f"policy {policy.name} plans for ops of the device alone"):
             policy.plan(graph, H100)

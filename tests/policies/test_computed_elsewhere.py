@@ -14,7 +14,7 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import save_workload
-from hosim.policies import registry
+from hosim.policies import policy_named, policy_names
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100"))
 TRAIN = {"model": "gpt2", "phase": "train", "layers": 1, "sequence": 32}
@@ -29,7 +29,7 @@ PARTS = [
 
 
 def test_these_are_all() -> None:
-    found = {name: part for name in registry.names() if (part := registry.get(name).elsewhere) is not None}
+    found = {name: part for name in policy_names() if (part := policy_named(name).elsewhere) is not None}
     assert {name for name, part in found.items() if not part.chosen} == {name for name, *_ in PARTS}
     assert {name for name, part in found.items() if part.chosen} == {"llama_cpp"}  # test_llama_cpp.py has what it plans
 
@@ -53,7 +53,7 @@ def test_where_nobody_can_tell_the_builder_it_refuses_by_the_options_name(
     graph = hosim.load(asked)
     option = next(iter(told))
     own = hosim.GraphBuilder("mine")
-    part = registry.get(policy).elsewhere
+    part = policy_named(policy).elsewhere
     assert part is not None
     own.tensor("x", 8, part.kind)
     own.op("f", "m", inputs=["x"], duration_ns=5)

@@ -12,16 +12,16 @@ from strategies import graphs, hardware, sized
 
 import hosim
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.g10_config import import_g10
+from hosim.importers import import_g10
 from hosim.io import load_hardware
-from hosim.policies import registry
+from hosim.policies import policy_named, policy_names
 
 _BOTH_WAYS = (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9))
-RIVALS = tuple(name for name in registry.names() if not registry.get(name).by_name_only and name not in ("hyperoffload", "hybrid"))
+RIVALS = tuple(name for name in policy_names() if not policy_named(name).by_name_only and name not in ("hyperoffload", "hybrid"))
 SMALL = {"distance": {"select_distance": 2, "prefetch_distance": 1}, "memory_peak": {"prefetch_distance": 1, "release_distance": 1}}
 """Parameters for graphs of a few ops: the published distances are those of large models."""
 
@@ -40,7 +40,7 @@ def worlds(draw):
 @given(world=worlds())
 def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world) -> None:
     graph, machine, budget = world
-    chosen = registry.get(policy)
+    chosen = policy_named(policy)
     try:
         plan = chosen.plan(graph, machine, budget, **SMALL.get(policy, {}))
     except InfeasibleError as error:
@@ -64,7 +64,7 @@ def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world)
 def test_with_room_for_everything_every_policy_fits(policy: str, world) -> None:
     graph, machine, _ = world
     machine = sized(machine, graph)
-    plan = registry.get(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
+    plan = policy_named(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
     assert engine.replay(plan, machine).feasible
 
 
@@ -80,7 +80,7 @@ def test_a_result_that_the_step_changes_ends_where_it_was(policy: str, home: str
     machine = Hardware("two", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
     for budget in (10, 20):
         try:
-            plan = registry.get(policy).plan(builder.build(), machine, budget, **SMALL.get(policy, {}))
+            plan = policy_named(policy).plan(builder.build(), machine, budget, **SMALL.get(policy, {}))
         except InfeasibleError as error:
             assert "out of memory" in str(error) or "no plan found" in str(error)
             continue
@@ -102,7 +102,7 @@ def test_names_do_not_matter(policy: str, world, random) -> None:
     plans = []
     for each in (graph, other):
         try:
-            plans.append(registry.get(policy).plan(each, machine, budget, **SMALL.get(policy, {})))
+            plans.append(policy_named(policy).plan(each, machine, budget, **SMALL.get(policy, {})))
         except InfeasibleError:
             plans.append(None)
     one, two = plans
@@ -118,7 +118,7 @@ def test_names_do_not_matter(policy: str, world, random) -> None:
 def test_every_rival_fits_bert_on_the_machine_of_g10(policy: str, shared, root) -> None:
     graph = import_g10(shared / "data" / "g10" / "bert_256")
     machine = load_hardware(root / "hardware_profiles" / "g10-a100-40gb.yaml")
-    plan = registry.get(policy).plan(graph, machine)
+    plan = policy_named(policy).plan(graph, machine)
     assert verify(plan, machine) == ()
     assert engine.replay(plan, machine).feasible
 
@@ -151,7 +151,7 @@ def test_work_grows_about_linearly(policy: str) -> None:
     """Twice the ops, and a plan that is worth it for both: about twice the lines; a quadratic policy would run four times as many."""
 
     def plan_of(graph: Graph, machine: Hardware, budget: int) -> None:
-        plan = registry.get(policy).plan(graph, machine, budget)
+        plan = policy_named(policy).plan(graph, machine, budget)
         if plan.runtime is not None:
             engine.replay(plan, machine, budget)
 
@@ -172,7 +172,7 @@ def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> 
     tiers = (Tier("hbm", 340, 10**12, "device"), Tier("ddr", 240, 10**11), Tier("nvme", 10_000, 10**10))
     ends = (("h2d", "ddr", "hbm"), ("d2h", "hbm", "ddr"), ("read", "nvme", "ddr"), ("write", "ddr", "nvme"))
     machine = Hardware("line", tiers, tuple(Channel(name, a, b, 10**9) for name, a, b in ends), Compute({}), chunk_bytes=20)
-    plan = registry.get(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
+    plan = policy_named(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
     assert verify(plan, machine) == ()
     result = engine.replay(plan, machine)
     assert result.feasible, result.error
@@ -186,7 +186,7 @@ def test_without_ops_nothing_moves(policy: str) -> None:
     b.tensor("w", 40, "parameter")
     graph = b.build()
     machine = Hardware("toy", (Tier("hbm", 50, 10**12), Tier("ddr", 50, 10**12)), _BOTH_WAYS, Compute({}))
-    plan = registry.get(policy).plan(graph, machine, 50)
+    plan = policy_named(policy).plan(graph, machine, 50)
     result = engine.replay(plan, machine, 50)
     assert (plan.cache_ops, result.makespan_ns, result.peak_bytes) == ((), 0, {"hbm": 40, "ddr": 0})
 
@@ -197,11 +197,11 @@ def test_without_ops_tensors_lie_below_where_there_is_room(free: int, fits: bool
     b.tensor("w", 40, "parameter")
     machine = Hardware("toy", (Tier("hbm", 50, 10**12), Tier("ddr", free, 10**12)), _BOTH_WAYS, Compute({}))
     if fits:
-        plan = registry.get("hyperoffload").plan(b.build(), machine, 20)
+        plan = policy_named("hyperoffload").plan(b.build(), machine, 20)
         assert (plan.cache_ops, engine.replay(plan, machine, 20).peak_bytes) == ((), {"hbm": 0, "ddr": 40})
     else:
         with pytest.raises(InfeasibleError):
-            registry.get("hyperoffload").plan(b.build(), machine, 20)
+            policy_named("hyperoffload").plan(b.build(), machine, 20)
 
 
 def test_what_makes_real_runs_slower_stands_beside_every_figure():

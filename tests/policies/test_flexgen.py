@@ -11,9 +11,10 @@ from toy_machine import MACHINE
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 SMALL = build(
     "small",
@@ -36,7 +37,7 @@ SMALL = build(
 
 def below(graph: Graph, weights: float) -> set[str]:
     """The weights of layers that a plan starts below, each once for all layers, whose placement has to be the same."""
-    plan = registry.get("flexgen").plan(graph, load_hardware(find_hardware("rtx-4090")), weights=weights)
+    plan = policy_named("flexgen").plan(graph, load_hardware(find_hardware("rtx-4090")), weights=weights)
     layers = [{name.split(f"layers.{n}.")[1] for t in plan.initial if f"layers.{n}." in (name := graph.tensors[t].name)} for n in range(3)]
     assert layers[0] == layers[1] == layers[2]
     return layers[0]
@@ -76,7 +77,7 @@ def test_a_unit_of_one_weight_is_below_from_a_half_on() -> None:
     b.tensor("w", 40, "parameter")
     b.op("f", "m", inputs=["w"], duration_ns=20)
     graph = b.build()
-    plans = {share: registry.get("flexgen").plan(graph, MACHINE, 80, weights=share) for share in (0.5, 0.51)}
+    plans = {share: policy_named("flexgen").plan(graph, MACHINE, 80, weights=share) for share in (0.5, 0.51)}
     assert {share: len(plan.initial) for share, plan in plans.items()} == {0.5: 0, 0.51: 1}
 
 
@@ -85,7 +86,7 @@ def test_the_output_lists_its_norm_first() -> None:
     graph = build("small", {**SMALL.meta["builder"], "config": {**SMALL.meta["builder"]["config"], "tie_word_embeddings": False}})
     head = next(t for t, tensor in enumerate(graph.tensors) if tensor.name == "lm_head.weight")
     hardware = load_hardware(find_hardware("rtx-4090"))
-    placed = [head in registry.get("flexgen").plan(graph, hardware, weights=share).initial for share in (0.5, 0.52)]
+    placed = [head in policy_named("flexgen").plan(graph, hardware, weights=share).initial for share in (0.5, 0.52)]
     assert placed == [False, True]
 
 
@@ -99,7 +100,7 @@ def test_without_a_share_the_smallest_that_fits_is_below() -> None:
     hardware = load_hardware(find_hardware("rtx-4090"))
     graph = build("opt", {"model": "opt-6.7b", "phase": "decode", "context": 64, "layers": 4})
     budget = 1100 * 2**20
-    plan = registry.get("flexgen").plan(graph, hardware, budget)
+    plan = policy_named("flexgen").plan(graph, hardware, budget)
     assert replay(plan, hardware, budget).error is None
     held = sum(graph.tensors[t].size_bytes for t in plan.initial)
     assert 0 < held < sum(t.size_bytes for t in graph.tensors if t.kind == "parameter")
@@ -114,7 +115,7 @@ def test_memory_of_a_run(compared: Callable[..., None]) -> None:
     graph = build("opt", {"model": "opt-30b", "phase": "decode", "batch": 2, "context": 34, "dtype": "fp16"})
     peaks = {}
     for gpu in (25, 30):
-        plan = registry.get("flexgen").plan(graph, hardware, weights=1 - gpu / 100, cache=0.4)
+        plan = policy_named("flexgen").plan(graph, hardware, weights=1 - gpu / 100, cache=0.4)
         peaks[gpu] = replay(plan, hardware).peak_bytes["hbm"] / 2**30
     compared("FlexGen", "OPT-30B, a quarter of the weights asked for", "peak, GiB", 6.0679, peaks[25], within=0.07)
     assert peaks[30] - peaks[25] == pytest.approx(48 * 7168 * 28672 * 2 / 2**30, rel=0.03)

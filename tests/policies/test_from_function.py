@@ -8,7 +8,7 @@ import hosim
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.from_function import policy_of
+from hosim.policies import policy_of
 
 
 def keep(graph: Graph, hardware: Hardware, budget_bytes: int, *, twice: bool = False, lead: int = 4) -> hosim.Plan:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.policies.own import g10
-from hosim.schedule.over_time import OverTime
+from hosim.schedule.experts import OverTime
 
 OPS = 6
 STRETCHES = st.tuples(st.integers(0, OPS - 1), st.integers(1, OPS)).filter(lambda ends: ends[0] < ends[1])

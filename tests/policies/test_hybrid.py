@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import canonical, static_peak
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.expert_routing import GateDecision, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
-from hosim.models.routing_draw import generate
-from hosim.policies import registry
-from hosim.policies.own.hybrid import Deciding, as_started
+from hosim.models import generate
+from hosim.policies import Deciding, policy_named
+from hosim.policies.own.hybrid import as_started
 from hosim.result import Result
-from hosim.schedule.expert_cache import Fetch, Predictor, Rule, expert_table
-from hosim.schedule.order_of_uses import plan_for
-from hosim.study.compare import compare
-from hosim.study.policy_choice import parse_choice
+from hosim.schedule import plan_for
+from hosim.schedule.experts import Fetch, Rule, expert_table
+from hosim.schedule.experts.expert_cache import Predictor
+from hosim.study import compare
+from hosim.study.asked import parse_choice
 
 UNTIL_DECIDED = ATTENTION + GATE
 ALONE = ATTENTION + GATE + FFN + COMBINE
@@ -37,7 +37,7 @@ ALONE = ATTENTION + GATE + FFN + COMBINE
 
 
 def plan(graph: Graph, budget: int = 1000, hardware: Hardware | None = None, **settings) -> Plan:
-    made = registry.get("hybrid").plan(graph, hardware or moe_toy.machine(), budget, **settings)
+    made = policy_named("hybrid").plan(graph, hardware or moe_toy.machine(), budget, **settings)
     return plan_for(made, graph.derived(canonical))  # as the policy made it
 
 
@@ -398,7 +398,7 @@ def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_expert
 
 def test_without_routing_it_is_hyperoffload() -> None:
     graph = moe_toy.graph(2, 2)
-    made, ours = plan(graph, 200), registry.get("hyperoffload").plan(graph, moe_toy.machine(), 200)
+    made, ours = plan(graph, 200), policy_named("hyperoffload").plan(graph, moe_toy.machine(), 200)
     assert made.runtime is None
     assert (made.cache_ops, dict(made.initial)) == (ours.cache_ops, dict(ours.initial))
 
@@ -420,7 +420,7 @@ def test_four_layers_of_eight_experts_with_two_each() -> None:
     assert len(fetched) == 8
     # a reactive runtime inspects every op: five a layer
     machine = moe_toy.machine()
-    reactive = replay(registry.get("on_demand").plan(graph, machine, 1000), machine, 1000)
+    reactive = replay(policy_named("on_demand").plan(graph, machine, 1000), machine, 1000)
     assert reactive.stall_ns["runtime"] == 4 * 5 * INSPECT
     assert reactive.makespan_ns > none.makespan_ns > perfect.makespan_ns
 

@@ -17,16 +17,15 @@ from test_laws_of_policies import renamed, shuffled
 
 import hosim
 from hosim import engine
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.costmodel.op_time import op_durations
-from hosim.engine.resident_step import resident_step
+from hosim.analysis import lower_bound_ns
+from hosim.costmodel import op_durations
+from hosim.engine import resident_step
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.policies import registry
-from hosim.study.comparands import side_of
-from hosim.study.diff import diff
+from hosim.policies import policy_named
+from hosim.study import diff, side_of
 
 Answer = Callable[[Graph, Hardware, int], Any]
 
@@ -51,13 +50,13 @@ def differing(graph: Graph, machine: Hardware, budget: int) -> Any:
 
 def drawn(graph: Graph, machine: Hardware, budget: int) -> Any:
     """Makespans when times vary: a tensor has its luck whatever its name and its place in the file."""
-    plan = registry.get("on_demand").plan(graph, machine, budget)
+    plan = policy_named("on_demand").plan(graph, machine, budget)
     jitter = Jitter(3, transfer_sigma=0.5)
     return engine.replay(plan, machine, budget, jitter=jitter).makespan_ns
 
 
 def allocated(graph: Graph, machine: Hardware, budget: int) -> Any:
-    plan = registry.get("longest_gap").plan(graph, machine, budget)
+    plan = policy_named("longest_gap").plan(graph, machine, budget)
     found = [engine.replay(plan, machine, allocator=allocator).allocator for allocator in ("caching", "static")]
     return [figures and (figures.peak_allocated_bytes, figures.at_peak.allocated_bytes) for figures in found]
 

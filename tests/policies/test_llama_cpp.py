@@ -12,19 +12,19 @@ from llama_layers import MIB, layers
 from typer.testing import CliRunner
 
 import hosim
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.models.build import build
-from hosim.policies import registry
+from hosim.models import build
+from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))
 
 
 def placed(graph: Graph, budget: int = 100 * MIB, **parameters: Any) -> Plan:
-    plan = registry.get("llama_cpp").plan(graph, RTX, budget, **{"fit_target": 0, **parameters})
+    plan = policy_named("llama_cpp").plan(graph, RTX, budget, **{"fit_target": 0, **parameters})
     assert verify(plan, RTX, budget) == ()
     return plan
 
@@ -104,7 +104,7 @@ def test_the_published_example_of_fit() -> None:
     told = {"model": "qwen3-30b-a3b", "phase": "decode", "context": 4096, "dtype": "fp16", "merged": True, "routing": None}
     graph = build("readme", {**told, "layers_on": "device/ddr"})
     budget = round((20_386 + 593.5 - 898) * MIB)
-    plan = registry.get("llama_cpp").plan(graph, RTX, budget)
+    plan = policy_named("llama_cpp").plan(graph, RTX, budget)
     assert [int(re.findall(r"\d+", name)[0]) for name in on_cpu(plan) if name.endswith("experts")] == list(range(14, 48))
     assert [name for name in on_cpu(plan) if not name.endswith("experts")] == ["model.embedding"]
     held = {t: tensor.size_bytes for t, tensor in enumerate(graph.tensors) if plan.residency("hbm").get(t) == ("hbm",)}
@@ -161,7 +161,7 @@ def test_ops_that_may_not_run_on_the_cpu_are_refused_by_the_name_of_what_says_so
     with pytest.raises(InputError, match="layers_on=device/TIER"):
         placed(fixed)
     with pytest.raises(InputError, match="has no tier below that computes"):
-        registry.get("llama_cpp").plan(build("x", {"model": "gpt2", "phase": "decode"}), hosim.load_hardware(hosim.find_hardware("toy")))
+        policy_named("llama_cpp").plan(build("x", {"model": "gpt2", "phase": "decode"}), hosim.load_hardware(hosim.find_hardware("toy")))
     part = GraphBuilder("part")
     _ = part.tensor("blk.0.w", 4, "parameter"), part.tensor("blk.1.w", 4, "parameter")
     part.op("blk.0.f", "m", inputs=["blk.0.w"], duration_ns=5)
@@ -184,7 +184,7 @@ def test_experts_that_no_token_reads_take_room_as_well() -> None:
     graph = build("drawn", asked)
     experts = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind == "expert"]) // 4
     budget = 2 * experts + 2 * 2**30
-    plan = registry.get("llama_cpp").plan(graph, RTX, budget)
+    plan = policy_named("llama_cpp").plan(graph, RTX, budget)
     assert [name for name in on_cpu(plan) if name.endswith("experts")] == [f"model.layers.{n}.mlp.experts" for n in (2, 3)]
     there = plan.residency("hbm")
     assert (

@@ -9,11 +9,11 @@ import pytest
 from toy_machine import MACHINE
 from typer.testing import CliRunner
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.policies import registry
+from hosim.policies import policy_named, policy_names
 from hosim.policies.own import rivals
 
 
@@ -40,9 +40,9 @@ def step(states: bool) -> Graph:
 )
 def test_a_preset_plans_as_its_policy_does(preset: str, policy: str, parameters: dict[str, Any], below: set[str]) -> None:
     graph = step(states=True)
-    chosen = replace(registry.get(preset), elsewhere=None)  # as where the workload has said it
+    chosen = replace(policy_named(preset), elsewhere=None)  # as where the workload has said it
     named = chosen.plan(graph, MACHINE, 80)
-    same = registry.get(policy).plan(graph, MACHINE, 80, **parameters)
+    same = policy_named(policy).plan(graph, MACHINE, 80, **parameters)
     assert (named.cache_ops, named.initial) == (same.cache_ops, same.initial)
     assert {graph.tensors[t].kind for t in named.initial} == below
     assert named.policy == preset
@@ -60,7 +60,7 @@ def test_flexgen_searches_its_shares() -> None:
     graph = b.build()
 
     def makespan(**parameters: Any) -> int | None:
-        return replay(registry.get("flexgen").plan(graph, MACHINE, 120, **parameters), MACHINE, 120).makespan_ns
+        return replay(policy_named("flexgen").plan(graph, MACHINE, 120, **parameters), MACHINE, 120).makespan_ns
 
     quarters = [makespan(cache=share / 4) for share in range(5)]
     assert makespan(search=True) == min(took for took in quarters if took is not None) == 140
@@ -74,7 +74,7 @@ def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(state
 
 
 def test_every_policy_of_hosim_says_whose_system_it_models() -> None:
-    assert all(registry.get(name).models for name in registry.names())
+    assert all(policy_named(name).models for name in policy_names())
     shown = CliRunner().invoke(app, ["policies"]).stdout
     assert "Whose systems they model" in shown
     assert "zero copy over the link" in shown

@@ -6,10 +6,10 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import STORE
 from hosim.graph import Graph, GraphBuilder
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.policies.own.keep_first import FetchedThenLast
 from hosim.policies.own.unified_memory import FirstArrived, MemoryBlocks
 from hosim.result import Result
@@ -26,7 +26,7 @@ def weights(*uses: int, home: str | None = None) -> Graph:
 
 
 def run(policy: str, graph: Graph, budget: int, **parameters: int) -> Result:
-    plan = registry.get(policy).plan(graph, MACHINE, budget, **parameters)
+    plan = policy_named(policy).plan(graph, MACHINE, budget, **parameters)
     assert verify(plan, MACHINE, budget) == ()
     return engine.replay(plan, MACHINE, budget)
 
@@ -98,7 +98,7 @@ def test_a_victim_whose_store_is_not_issued_yet_is_not_detached_with_it(policy: 
     b.op("f2", "matmul", inputs=["b"], outputs=["c"], duration_ns=1)
     b.op("f3", "matmul", inputs=["a", "c"], duration_ns=1)
     graph = b.build()
-    runtime = registry.get(policy).plan(graph, MACHINE, 100).runtime
+    runtime = policy_named(policy).plan(graph, MACHINE, 100).runtime
     assert runtime is not None
     deciding = runtime()
     view = View(100)

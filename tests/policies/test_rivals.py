@@ -7,9 +7,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner import Evaluation
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.policies.own import hyperoffload
 from hosim.policies.own.rivals import AT_RUNTIME
 
@@ -52,7 +52,7 @@ def test_what_fits_within_less_memory_is_found_within_more() -> None:
 
 def rival(name: str, graph: Graph) -> Plan | None:
     try:
-        return registry.get(name).plan(graph, MACHINE, BUDGET)
+        return policy_named(name).plan(graph, MACHINE, BUDGET)
     except InfeasibleError:
         return None
 
@@ -64,7 +64,7 @@ def test_the_fastest_plan_decided_while_it_runs_where_nothing_else_fits(monkeypa
     monkeypatch.setattr(pipeline, "search", nothing)
     graph = three_streams()
     budget = BUDGET + 2  # where they differ
-    plans = [registry.get(name).plan(graph, MACHINE, budget) for name in AT_RUNTIME]
+    plans = [policy_named(name).plan(graph, MACHINE, budget) for name in AT_RUNTIME]
     fitting = [result.makespan_ns for plan in plans if (result := replay(plan, MACHINE, budget)).feasible]
     found = hyperoffload.plan(graph, MACHINE, budget, effort=0.0, seed=1, reorder=False, recompute=False)
     assert found.policy == "hyperoffload"

@@ -8,16 +8,16 @@ import pytest
 from toy_machine import GB, MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 
 def moves(policy: str, graph: Graph, budget: int = 1000, hardware: Hardware = MACHINE, **parameters):
     """(sort, tensor, place) of the plan's cache ops by tensor, and the replay's result."""
-    plan = registry.get(policy).plan(graph, hardware, budget, **parameters)
+    plan = policy_named(policy).plan(graph, hardware, budget, **parameters)
     assert verify(plan, hardware, budget) == ()
     names = [tensor.name for tensor in graph.tensors]
     listed = sorted(plan.cache_ops, key=lambda c: c.tensor)
@@ -95,7 +95,7 @@ def test_layerwise_visits_again_in_the_backward_and_stores_what_is_written() -> 
 
 
 def test_layers_by_name_by_place_and_by_use() -> None:
-    from hosim.policies.own.layerwise import layers_of
+    from hosim.policies import layers_of
 
     graph = layers("embed.weight", "model.layers.0.q.weight", "model.layers.0.k1.weight", "model.layers.1.q.weight", "head.weight")
     found = layers_of(graph, set(range(5)))
@@ -134,7 +134,7 @@ def test_layerwise_streams_a_cache_that_lives_below_with_its_layers() -> None:
 
 
 def test_layerwise_has_states_in_the_layers_of_their_parameters() -> None:
-    from hosim.policies.own.layerwise import layers_of
+    from hosim.policies import layers_of
 
     b = GraphBuilder("states")
     for i in range(2):
@@ -379,11 +379,11 @@ def test_g10_prefers_the_slow_tier_until_its_slots_are_taken() -> None:
         tiers=(*MACHINE.tiers, Tier("nvme", 1000, 10**10)),
         channels=(*MACHINE.channels, Channel("read", "nvme", "hbm", GB // 2), Channel("write", "hbm", "nvme", GB // 2)),
     )
-    plan = registry.get("g10").plan(b.build(), machine, 80)
+    plan = policy_named("g10").plan(b.build(), machine, 80)
     assert verify(plan, machine, 80) == ()
     assert [(c.tensor, c.destination) for c in plan.cache_ops if c.op == "store"] == [(0, "nvme"), (1, "ddr")]
     assert engine.replay(plan, machine, 80).makespan_ns == 270
-    fastest = registry.get("g10").plan(b.build(), machine, 80, placement="fastest")
+    fastest = policy_named("g10").plan(b.build(), machine, 80, placement="fastest")
     assert [(c.tensor, c.destination) for c in fastest.cache_ops if c.op == "store"] == [(0, "ddr"), (1, "ddr")]
 
 

@@ -8,11 +8,11 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.policies import registry
-from hosim.schedule.shares_below import tensors_below
+from hosim.policies import policy_named
+from hosim.schedule.tiers_below import tensors_below
 
 
 def weights(*sizes: int, kind: str = "parameter", home: str | None = None) -> Graph:
@@ -26,7 +26,7 @@ def weights(*sizes: int, kind: str = "parameter", home: str | None = None) -> Gr
 
 def split(graph: Graph, budget: int, **parameters: Any) -> tuple[list[tuple[str, int]], int | None]:
     """The fetches of the plan, each with the op after which it is issued, and the makespan."""
-    plan = registry.get("static_split").plan(graph, MACHINE, budget, **parameters)
+    plan = policy_named("static_split").plan(graph, MACHINE, budget, **parameters)
     assert verify(plan, MACHINE, budget) == ()
     fetches = [(graph.tensors[c.tensor].name, c.after) for c in plan.cache_ops if c.op == "prefetch"]
     return fetches, engine.replay(plan, MACHINE, budget).makespan_ns

@@ -13,7 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from test_pictures import compared, swept  # noqa: E402
 from timelines import everything, machine  # noqa: E402
 
-from hosim.report import change_figure, figures, recorded_figures, replay_figures, study_figures  # noqa: E402
+from hosim.report import Curve, change_figure, figures, recorded_figures, replay_figure  # noqa: E402
+from hosim.report.of_studies import study_figures  # noqa: E402
 
 KINDS = ("svg", "pdf", "png")
 
@@ -21,7 +22,7 @@ KINDS = ("svg", "pdf", "png")
 def pictures() -> Iterator[tuple[str, Figure]]:
     """Figures by name."""
     graph, result = everything()
-    yield "replay", replay_figures.replay_figure(graph, machine(), result)
+    yield "replay", replay_figure(graph, machine(), result)
     yield "comparison", study_figures.comparison_figure(compared()[:3], "hbm")
     with figures.style():
         frontier, (axes,) = figures.blank([2])
@@ -33,8 +34,8 @@ def pictures() -> Iterator[tuple[str, Figure]]:
         recorded_figures.memory(above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held})
         recorded_figures.start_errors(below, [0, 10, 20], [0, 1, 2])
     yield from (("frontier", frontier), ("sweep", sweep), ("recording", recording))
-    before, now = change_figure.Curve([0, 4000, 8000], 20), change_figure.Curve([0, 5000, 9000], 22)
-    yield "change", change_figure.change_figure(before, now, "hbm")
+    before, now = Curve([0, 4000, 8000], 20), Curve([0, 5000, 9000], 22)
+    yield "change", change_figure(before, now, "hbm")
 
 
 if __name__ == "__main__":

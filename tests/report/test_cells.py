@@ -12,8 +12,8 @@ import pytest
 
 import hosim
 from hosim.api import study_cells
-from hosim.policies.from_function import policy_of
-from hosim.report.cells import cell
+from hosim.policies import policy_of
+from hosim.report import cell
 
 NAME = "<script>alert(1)</script>\n\x1b[31m"
 

@@ -8,9 +8,8 @@ from strategies import cases, several
 from timeline_memory import rounds_of
 
 from hosim.engine import replay
+from hosim.report import memory_viz, trace
 from hosim.report.interactive import Shown, widget
-from hosim.report.memory_viz import memory_viz
-from hosim.report.perfetto import trace
 from hosim.report.timeline_curves import stacked
 from hosim.report.timeline_element import script_json
 from hosim.report.timeline_rows import of_devices, rows

@@ -10,9 +10,9 @@ from rich.console import Console, RenderableType
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.explain import Explanation, explain
-from hosim.planner.hyperoffload.pipeline import plan
-from hosim.report import explanation
+from hosim.planner import Explanation, explain, plan
+from hosim.report import explanation, summary, to_dict
+from hosim.report.explanation import lines
 
 NS = 10**9
 
@@ -47,7 +47,7 @@ def rows(output: str) -> list[str]:
 def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
     # 10 MB for the 40 ms of f3 and b3; f0 and f1 write a[0] and a[1] in 20 ms each;
     # the pressure is that of test_gap_figures: (0.1 + 4/15 + 23/30 + 4/15 + 0.1) / 5 and (4/15 + 23/30 + 4/15) / 3
-    output = rows(text(explanation.lines(explained), 240))
+    output = rows(text(lines(explained), 240))
     at = output.index("a[0] 9.54 MiB 3 100 ms 20.0 ms - 0.30 391 KiB s")
     assert output[at + 1 : at + 3] == ["activation: f1 > b0", "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch"]
     at = output.index("a[1] 9.54 MiB 3 60.0 ms 20.0 ms - 0.43 -")
@@ -55,7 +55,7 @@ def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
 
 
 def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
-    output = rows(text(explanation.explanation(explained), 240))
+    output = rows(text(explanation(explained), 240))
     assert "f3 b3 2 40.0 ms 9.54 MiB 391 KiB s 28.6 MiB" in output
     assert "a[0] up 140 ms 140 ms 150 ms - 0 % - 10.0 ms b0" in output
     assert "a[0] down 40.0 ms 40.0 ms 50.0 ms - 100 % f2 - -" in output
@@ -66,10 +66,10 @@ def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
 
 
 def test_top_bounds_every_table(explained: Explanation) -> None:
-    output = rows(text(explanation.explanation(explained, 1), 240))
+    output = rows(text(explanation(explained, 1), 240))
     assert "and 2 more" in output
     assert not any(line.startswith("a[1]") for line in output)
-    data = explanation.to_dict(explained, 1)
+    data = to_dict(explained, 1)
     assert [len(data[key]) for key in ("tensors", "transfers", "waits", "regions")] == [1, 1, 1, 1]
 
 
@@ -78,7 +78,7 @@ def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(width: int, exp
     long = "model.layers.31.post_attention_layernorm.weight"
     graph = replace(explained.plan.graph, tensors=(replace(explained.plan.graph.tensors[0], name=long), *explained.plan.graph.tensors[1:]))
     named = explain(replace(explained.plan, graph=graph), explained.hardware, explained.result.budget_bytes)
-    output = text(explanation.explanation(named), width)
+    output = text(explanation(named), width)
     assert max(map(len, output.splitlines())) <= width
     assert "…" not in output
     table = output[output.index("Gaps by bytes") : output.index("Transfers")].splitlines()
@@ -88,7 +88,7 @@ def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(width: int, exp
 
 
 def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> None:
-    data = json.loads(json.dumps(explanation.to_dict(explained), allow_nan=False))
+    data = json.loads(json.dumps(to_dict(explained), allow_nan=False))
     assert data["format"] == "hosim.explanation/2"
     assert data["peak"] == {"op": "f3", "before_bytes": 40_000_000, "after_bytes": 30_000_000}
     first = data["tensors"][0]
@@ -108,7 +108,7 @@ def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> N
 
 def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
     calm = explain(Plan(explained.plan.graph), explained.hardware, 10**9)
-    output = text(explanation.explanation(calm))
+    output = text(explanation(calm))
     assert "Nothing is over budget." in output
     assert "Transfers: none." in output
     assert "Waits: none." in output
@@ -116,7 +116,7 @@ def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
 
 
 def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(explained: Explanation) -> None:
-    output = rows(text(explanation.summary(explained), 120))
+    output = rows(text(summary(explained), 120))
     at = next(k for k, line in enumerate(output) if line.startswith("a[0]"))
     assert output[at] == "a[0] 9.54 MiB 3 100 ms 20.0 ms - moved, not judged 10.0 ms"
     assert output[at + 1].startswith("a[1] 9.54 MiB")
@@ -132,12 +132,12 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
     hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
     judged = explain(plan(b.build(), hw, 10**8, effort=0.02), hw, 10**8)
-    output = rows(text(explanation.summary(judged), 120))
+    output = rows(text(summary(judged), 120))
     shown = [line for line in output if line.startswith("w")]
     assert len(shown) == len({line.split()[0] for line in shown}) == 20
     assert all(line.endswith("ms moved: best score -") for line in shown)
     assert output[-1].startswith("10 more tensors. --top N prints every table with N rows, --all with every row")
-    data = explanation.to_dict(judged)
+    data = to_dict(judged)
     (first,) = [line for line in data["tensors"] if line["tensor"] == shown[0].split()[0] and line["reason"] == "best_score"]
     assert first["judged"]["taken"]
     assert first["judged"]["below"] == "ddr"

@@ -7,8 +7,9 @@ from rendered import lines, table
 from rich.cells import cell_len
 from rich.console import Group
 
+from hosim.report import open_table
 from hosim.report.fitted_columns import ColumnNeed, FittedColumns, broken, fitted, total
-from hosim.report.printed import OpenTable, WholeFigures, begins_bold, open_table
+from hosim.report.printed import OpenTable, WholeFigures, begins_bold
 
 
 def needs(*widths: int, empty: tuple[int, ...] = (), spare: tuple[int, ...] = ()) -> list[ColumnNeed]:

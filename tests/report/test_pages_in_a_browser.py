@@ -7,10 +7,9 @@ from browser import Scene, browse
 from test_result_pages import EVIL, beside, evil_page
 from timelines import machine, recorded, two_streams
 
-from hosim.report import page as parts
-from hosim.report.page import page
+from hosim.report import lines, page, replay_page, table
+from hosim.report.page_parts import paragraph
 from hosim.report.recorded_timeline import recorded_widget
-from hosim.report.result_pages import replay_page
 
 US = 1000
 END = recorded(two_streams()).makespan_ns or 0
@@ -131,10 +130,10 @@ WIDTHS = range(340, 1480, 50)
 def tables() -> str:
     """Tables of three and of twelve columns, with numbers, sentences, and names without a space."""
     name = "void at::native::elementwise_kernel<128, 4, " + "unrolled_" * 9
-    wide = parts.table(("policy", *(f"stall of cause {k}" for k in range(11))), [("hyperoffload", *["1,234,567 ns"] * 11)] * 2)
-    narrow = parts.table(("op", "stream", "measured start"), [(name, "7", "123.4 ms"), ("g", "7", "does not fit")])
-    prose = parts.table(("case", "verdict", "what changed"), [("a", "regression", "makespan: 126 ms, was 12 ms; " * 8)], left=3, bad=(0,))
-    return page("a" * 80, [wide, narrow, prose, parts.lines([f"`{name}` moved"]), parts.paragraph(name)])
+    wide = table(("policy", *(f"stall of cause {k}" for k in range(11))), [("hyperoffload", *["1,234,567 ns"] * 11)] * 2)
+    narrow = table(("op", "stream", "measured start"), [(name, "7", "123.4 ms"), ("g", "7", "does not fit")])
+    prose = table(("case", "verdict", "what changed"), [("a", "regression", "makespan: 126 ms, was 12 ms; " * 8)], left=3, bad=(0,))
+    return page("a" * 80, [wide, narrow, prose, lines([f"`{name}` moved"]), paragraph(name)])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from timelines import everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan
 from hosim.engine import replay
-from hosim.report.perfetto import microseconds, trace
+from hosim.report import trace
+from hosim.report.perfetto import microseconds
 from hosim.result import Timeline
 
 

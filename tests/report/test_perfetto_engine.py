@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from timelines import machine, recorded, two_streams
 
-from hosim.io.reading import write
-from hosim.report.perfetto import trace
+from hosim.files import write
+from hosim.report import trace
 
 QUERIES = (
     "select name, severity, value from stats where value > 0 and severity != 'info'",

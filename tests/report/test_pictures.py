@@ -13,7 +13,8 @@ from pictures import TOLERANCE, difference, is_as_stored
 from timelines import MIB, US, everything, machine, many_ops, recorded, two_streams
 
 from hosim.errors import InputError
-from hosim.report import figures, replay_figures, study_figures
+from hosim.report import figures, replay_figure
+from hosim.report.of_studies import study_figures
 from hosim.report.timeline_curves import sampled, stacked, thinned
 from hosim.report.timeline_rows import rows
 from hosim.result import Result
@@ -22,18 +23,18 @@ from hosim.timeline import steps
 
 def test_a_replay(tmp_path: Path) -> None:
     plan = two_streams()
-    figure = replay_figures.replay_figure(plan.graph, machine(), recorded(plan))
+    figure = replay_figure(plan.graph, machine(), recorded(plan))
     assert is_as_stored(figure, "replay", tmp_path)
 
 
 def test_every_kind_and_cause(tmp_path: Path) -> None:
     graph, result = everything()
-    assert is_as_stored(replay_figures.replay_figure(graph, machine(), result), "everything", tmp_path)
+    assert is_as_stored(replay_figure(graph, machine(), result), "everything", tmp_path)
 
 
 def test_more_ops_than_points(tmp_path: Path) -> None:
     graph, result = many_ops(20_000)
-    assert is_as_stored(replay_figures.replay_figure(graph, machine(), result), "many_ops", tmp_path)
+    assert is_as_stored(replay_figure(graph, machine(), result), "many_ops", tmp_path)
 
 
 def compared() -> list[Result]:
@@ -112,7 +113,7 @@ def test_the_comparison_notices(tmp_path: Path) -> None:
     graph, result = everything()
     assert result.timeline is not None
     swapped = replace(result.timeline, stalls=tuple(replace(stall, cause="dependency", transfer=None) for stall in result.timeline.stalls))
-    assert difference(replay_figures.replay_figure(graph, machine(), replace(result, timeline=swapped)), "everything", tmp_path) > TOLERANCE
+    assert difference(replay_figure(graph, machine(), replace(result, timeline=swapped)), "everything", tmp_path) > TOLERANCE
     slower = [replace(r, makespan_ns=r.makespan_ns and r.makespan_ns * 2) for r in compared()[:3]]
     assert difference(study_figures.comparison_figure(slower, "hbm"), "policies", tmp_path) > TOLERANCE
 

@@ -17,13 +17,12 @@ from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
-from hosim.report import page as parts
-from hosim.report import tables
+from hosim.report import comparison_page, page, replay_page, tables
+from hosim.report import page_parts as parts
 from hosim.report.figures import blank
 from hosim.report.interactive import Shown, widget
-from hosim.report.page import page
 from hosim.report.recorded_timeline import DrawnOp, recorded_widget
-from hosim.report.result_pages import comparison_page, html_of, replay_page
+from hosim.report.result_pages import html_of
 from hosim.report.timeline_element import front_coded, joined, row_limit, script_json
 from hosim.report.timeline_rows import Bar
 from hosim.report.validation_page import validation_page

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.models.listing import ListedModel
-from hosim.report import listings, tables
-from hosim.report.printed import open_table
+from hosim.models import ListedModel
+from hosim.report import open_table, tables
+from hosim.report.listed import machine, machines, models, policies, workload, workloads
 from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
 GIB, MS = 1 << 30, 10**6
@@ -181,7 +181,7 @@ def test_a_replay_of_two_streams() -> None:
 
 
 def test_a_machine() -> None:
-    assert lines(listings.machine(MACHINE)) == table("""
+    assert lines(machine(MACHINE)) == table("""
         box[1]: 8 devices, 4 on a host
         compute    fp32 67.0 TFLOP/s, bf16 989 TFLOP/s; 80 % of it reached, 3.00 us to launch an op
                    70 % of bf16, 60 % of fp32 reached by matmul
@@ -207,7 +207,7 @@ def test_a_machine() -> None:
 
 
 def test_machines() -> None:
-    assert lines(listings.machines([MACHINE, SMALL], {"b": "box[1]", "c": "box[1]", "d": "other"})) == table("""
+    assert lines(machines([MACHINE, SMALL], {"b": "box[1]", "c": "box[1]", "d": "other"})) == table("""
         Hardware
          name    short           compute        memory  bandwidth     way in    way out  other tiers
          ───────────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +217,7 @@ def test_machines() -> None:
 
 
 def test_a_workload() -> None:
-    assert lines(listings.workload(toy(), 40)) == table("""
+    assert lines(workload(toy(), 40)) == table("""
         toy[1]: 4 ops, 4 tensors, peak in listed order 88 B (parameter 47 B, activation 30 B, output 11 B), first reached at op g
         88 B ┤ █
              │ █
@@ -249,7 +249,7 @@ def test_a_workload() -> None:
 
 
 def test_workloads() -> None:
-    assert lines(listings.workloads([toy()])) == table("""
+    assert lines(workloads([toy()])) == table("""
         Workloads
                                                 peak in
          name    ops  tensors        work  listed order  of which
@@ -259,7 +259,7 @@ def test_workloads() -> None:
 
 
 def test_policies() -> None:
-    assert lines(listings.policies(POLICIES, ["hosim", "hosim"])) == table("""
+    assert lines(policies(POLICIES, ["hosim", "hosim"])) == table("""
         Policies
          policy  parameters         summary
          ──────────────────────────────────────
@@ -372,13 +372,13 @@ def test_columns_of_machines() -> None:
     """Without bf16 the peak of fp16 is shown, which stands in for it; without either the largest."""
     peaks = ({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int4": 10**14}, {"fp32": 5 * 10**12, "int8": 6 * 10**12})
     others = [Hardware("other", SMALL.tiers, (), Compute(of), device_tier="sram") for of in peaks]
-    shown = listings.machines([SMALL, *others], {})
+    shown = machines([SMALL, *others], {})
     assert [str(cell) for cell in shown.columns[2].cells] == ["-", "9.00 TFLOP/s fp16", "6.00 TFLOP/s int8"]
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 6
 
 
 def test_policies_of_other_packages() -> None:
-    assert lines(listings.policies(POLICIES, ["hosim", "theirs[x] 1.0"])) == table("""
+    assert lines(policies(POLICIES, ["hosim", "theirs[x] 1.0"])) == table("""
         Policies
          policy  package        parameters         summary
          ─────────────────────────────────────────────────────
@@ -409,7 +409,7 @@ def test_how_sure_a_makespan_is() -> None:
 
 def test_columns_of_models() -> None:
     """A model of 999.9 million parameters has 1.00 billion of them, as it has in the names of models."""
-    shown = lines(listings.models([ListedModel("small", 2, 999_885_952, ("train",)), ListedModel("tiny", 1, 999_400_000, ("train",))]))
+    shown = lines(models([ListedModel("small", 2, 999_885_952, ("train",)), ListedModel("tiny", 1, 999_400_000, ("train",))]))
     assert [" ".join(cells.split()[2:4]) for cells in shown if cells.startswith((" small", " tiny"))] == ["1.00 billion", "999 million"]
 
 

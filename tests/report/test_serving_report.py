@@ -10,16 +10,14 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.io import find_hardware, load_hardware
-from hosim.report.figures import image
-from hosim.report.serving_figures import curves, serving_figure
-from hosim.report.serving_timeline import serving_widget
-from hosim.report.serving_trace import serving_trace
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.goodput import latency_limits
-from hosim.serving.kv_setup import kv_setup
-from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits
+from hosim.io import load_hardware
+from hosim.report import image
+from hosim.report.serving import serving_figure, serving_trace
+from hosim.report.serving.serving_figures import curves
+from hosim.report.serving.serving_timeline import serving_widget
+from hosim.serving import EngineLimits, kv_setup, latency_limits, serve_requests
+from hosim.serving.requests import Request
+from hosim.shipped import find_hardware
 
 
 @pytest.fixture(scope="module")

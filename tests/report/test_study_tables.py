@@ -12,12 +12,10 @@ from rendered import lines, table
 from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
-from hosim.report import studies
-from hosim.report.device_table import devices
-from hosim.report.robustness_table import reasons, robustness, to_dict
-from hosim.report.routing_table import predictions
+from hosim.report.listed import devices
+from hosim.report.of_studies import predictions, reasons, robustness, studies, to_dict
 from hosim.result import DeviceFigures, Result, Spread
-from hosim.study.prediction_quality import Mispredictions
+from hosim.study import Mispredictions
 
 MACHINE = Hardware("m", (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 10**6, 10**11)), (), Compute({}))
 

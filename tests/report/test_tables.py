@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.report import listings, tables
+from hosim.report import tables
+from hosim.report.listed import machine, machines, workload, workloads
 from hosim.result import ChannelFigures, Result, StreamFigures
 
 GIB = 2**30
@@ -156,29 +157,29 @@ def test_a_replay_with_several_streams_shows_each(graph: Graph, hardware: Hardwa
 
 
 def test_a_machine_is_shown_whole(hardware: Hardware) -> None:
-    output = text(listings.machine(hardware))
+    output = text(machine(hardware))
     assert " beside d2h" not in output
     (ddr,) = [t for t in hardware.tiers if t.name == "ddr"]
     ddr = replace(ddr, pageable=("input",), pin_ns=3_000_000, pin_pool=True)
     h2d = replace(hardware.channels[0], curve=((1024, 10**6),), pageable_bytes_per_s=10**8, beside=(("d2h", 10**7),))
     tiers = tuple(ddr if t.name == "ddr" else t for t in hardware.tiers)
-    uneven = text(listings.machine(replace(hardware, tiers=tiers, channels=(h2d, *hardware.channels[1:]))))
+    uneven = text(machine(replace(hardware, tiers=tiers, channels=(h2d, *hardware.channels[1:]))))
     assert "h2d: 1.00 MB/s for 1.00 KiB, 100 MB/s for pageable memory, 10.0 MB/s beside d2h\n" in uneven
     assert "ddr: pageable for input; 3.00 ms to pin a tensor, from a pool\n" in uneven
     assert row(output, "hbm") == "hbm device 74.5 GiB 3.35 TB/s"
     assert row(output, "h2d") == "h2d ddr hbm 55.7 GB/s 8.00 us 2"
     assert row(output, "pcie") == "pcie host h2d, d2h 60.0 GB/s"
     assert "Source: a data sheet" in output
-    listed = text(listings.machines([hardware], {}), 120)
+    listed = text(machines([hardware], {}), 120)
     assert row(listed, "box") == "box - 989 TFLOP/s bf16 hbm 74.5 GiB 3.35 TB/s 55.7 GB/s 52.0 GB/s ddr 512 GiB"
 
 
 def test_a_workload_is_shown_by_kind(graph: Graph) -> None:
-    output = text(listings.workload(graph))
+    output = text(workload(graph))
     said = "toy: 1 op, 2 tensors, peak in listed order 70 B (parameter 40 B, activation 30 B), first reached at op f"
     assert " ".join(output.split()).startswith(said)
     assert row(output, "parameter") == "parameter 1 40 B 40 B"
     assert row(output, "matmul") == "matmul 1 2.00 kFLOP 70 B"
     assert "source: by hand" in output
     assert "shapes" not in output
-    assert row(text(listings.workloads([graph])), "toy") == "toy 1 2 2.00 kFLOP 70 B parameter 40 B, activation 30 B"
+    assert row(text(workloads([graph])), "toy") == "toy 1 2 2.00 kFLOP 70 B parameter 40 B, activation 30 B"

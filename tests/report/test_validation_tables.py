@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from rendered import rendered
 
-from hosim.report.calibration_tables import calibration
-from hosim.report.validation_table import rows, schemes, validation
+from hosim.report.of_studies import calibration, rows, schemes, validation
 
 CONSTANTS = {
     "wait": {"ns": 1_410, "low_ns": None, "high_ns": None, "samples": 0},

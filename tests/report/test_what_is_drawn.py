@@ -17,8 +17,8 @@ from matplotlib.text import Text
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim.errors import InputError
-from hosim.report import figures, recorded_figures, replay_figures, study_figures
-from hosim.report.change_figure import Curve, change_figure
+from hosim.report import Curve, change_figure, figures, recorded_figures, replay_figures
+from hosim.report.of_studies import study_figures
 from hosim.result import Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"

@@ -10,17 +10,16 @@ import pytest
 from rendered import lines, table
 from timelines import everything
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload.explain import Explanation, Line, Region
+from hosim.planner import Explanation, JudgedGap, Line, ObservedTransfer
+from hosim.planner.hyperoffload.explain import Region
 from hosim.planner.hyperoffload.gap_figures import GapFigures
 from hosim.planner.hyperoffload.gap_scoring import GapScore
-from hosim.planner.hyperoffload.judged_gaps import JudgedGap
-from hosim.planner.hyperoffload.observed import ObservedTransfer
-from hosim.report import explanation
-from hosim.report.explanation import PlanExplanation
+from hosim.report import PlanExplanation, explanation, summary, to_dict
+from hosim.report.explanation import lines as lines_of_reasons
 from hosim.result import ChannelFigures, Stall, Transfer
 
 MS = 10**6
@@ -129,7 +128,7 @@ LOAD = """
 
 def test_all_of_it(made: Explanation) -> None:
     """Regions by area and then from the first op on; waited for transfers first; waits from the longest on, then the earliest op."""
-    assert lines(explanation.explanation(made), 200) == [
+    assert lines(explanation(made), 200) == [
         *table(HEAD),
         *table("""
             Pressure: over budget if nothing moved
@@ -181,15 +180,15 @@ def test_all_of_it(made: Explanation) -> None:
 
 
 def test_the_first_row_of_each_table(made: Explanation) -> None:
-    shown = lines(explanation.explanation(made, 1), 200)
+    shown = lines(explanation(made, 1), 200)
     assert [line for line in shown if line.startswith("and ")] == ["and 2 more", *["and 3 more"] * 3]
     assert [shown[k - 1].split()[0] for k, line in enumerate(shown) if line.startswith("and ")] == ["g", "why", "k[1]", "i"]
-    assert not [line for line in lines(explanation.explanation(made, 4), 200) if line.startswith("and ")]
+    assert not [line for line in lines(explanation(made, 4), 200) if line.startswith("and ")]
 
 
 def test_the_summary_in_full(made: Explanation) -> None:
     """Of ``a``, the gap that a score took speaks for the tensor; ``w`` comes before ``k[1]`` by a byte."""
-    assert lines(explanation.summary(made), 200) == [
+    assert lines(summary(made), 200) == [
         *table(HEAD),
         *table(COUNTS),
         *table("""
@@ -203,9 +202,9 @@ def test_the_summary_in_full(made: Explanation) -> None:
         *table(LOAD),
         "--top N prints every table with N rows, --all with every row; --json prints all figures.",
     ]
-    rows = explanation.summary(made).renderables[3].rows  # type: ignore[attr-defined]
+    rows = summary(made).renderables[3].rows  # type: ignore[attr-defined]
     assert [row.style for row in rows] == [None, None, "dim"]
-    rows = explanation.lines(made).renderables[0].rows  # type: ignore[attr-defined]
+    rows = lines_of_reasons(made).renderables[0].rows  # type: ignore[attr-defined]
     assert [row.style for row in rows] == [None, None, "dim", None]
 
 
@@ -214,7 +213,7 @@ def test_the_summary_of_a_gap_that_was_kept_and_one_that_starts_below(made: Expl
     starts, _, kept, _ = made.lines
     kept = replace(kept, figures=replace(kept.figures, gap=starts.gap))
     for found, verdict in (((kept, starts), "kept: outscored"), ((starts, kept), "moved: starts below")):
-        assert any(verdict in line for line in lines(explanation.summary(replace(made, lines=found)), 200))
+        assert any(verdict in line for line in lines(summary(replace(made, lines=found)), 200))
 
 
 def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
@@ -224,7 +223,7 @@ def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
     found = tuple(replace(of, figures=replace(of.figures, gap=Gap(i, 2, 3))) for i in range(21))
     for count, more in ((20, ""), (21, "1 more tensor. ")):
         many = replace(made, plan=replace(made.plan, graph=graph), lines=found[:count])
-        shown = lines(explanation.summary(many), 200)
+        shown = lines(summary(many), 200)
         assert shown[-1] == f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures."
         assert sum(line.startswith(" t") and line[2].isdigit() for line in shown) == 20
 
@@ -233,7 +232,7 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
     nothing = replace(
         made, peak_op=-1, regions=(), lines=(), copies=(), waits=(), loads={"up": (0.0,)}, without_gap_tensors=0, without_gap_bytes=0
     )
-    assert lines(explanation.explanation(nothing), 200) == [
+    assert lines(explanation(nothing), 200) == [
         "Made [up].",
         "If nothing moved, hbm would hold 49.0 KiB; the plan holds 48.0 KiB at most, within a budget of 50.0 KiB.",
         "Nothing is over budget.",
@@ -250,7 +249,7 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
         *table(CHANNELS),
         "Waits: none.",
     ]
-    data = explanation.to_dict(replace(nothing, loads=made.loads))
+    data = to_dict(replace(nothing, loads=made.loads))
     assert data["peak"] == {"op": None, "before_bytes": 49 * KIB, "after_bytes": 48 * KIB}
     assert [data[key] for key in ("regions", "tensors", "transfers", "waits", "reasons")] == [[], [], [], [], {}]
 
@@ -315,7 +314,7 @@ def judged_dict(taken: bool, reason: str, over: int, op: str | None, score: floa
 
 
 def test_the_dictionary_in_full(made: Explanation) -> None:
-    data = explanation.to_dict(made)
+    data = to_dict(made)
     values = [line["figures"].pop("value") for line in data["tensors"]]
     assert values == [line.figures.value for line in made.lines]
     first = {"moved": True, "reason": "starts_below", "effect": "stays away", "why": "why [1]", "saved_bytes": 0}
@@ -389,9 +388,9 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
         },
     }
     assert list(data["reasons"]) == ["best_score", "outscored", "starts_below", "unjudged_moved"]
-    twice = explanation.to_dict(replace(made, lines=(*made.lines, made.lines[3])))
+    twice = to_dict(replace(made, lines=(*made.lines, made.lines[3])))
     assert next(iter(twice["reasons"].items())) == ("unjudged_moved", 2)
-    cut = explanation.to_dict(made, 2)
+    cut = to_dict(made, 2)
     assert [len(cut[key]) for key in ("regions", "tensors", "transfers", "waits")] == [2, 2, 2, 2]
 
 
@@ -399,19 +398,19 @@ def test_an_explanation_as_python_shows_it(made: Explanation) -> None:
     shown = PlanExplanation(made)
     assert str(shown) == repr(shown)
     text = [line.rstrip() for line in str(shown).split("\n") if line.strip()]
-    assert text == lines(explanation.summary(made), 120)
-    assert [line.rstrip() for line in shown.text().split("\n") if line.strip()] == lines(explanation.explanation(made), 120)
-    assert [line.rstrip() for line in shown.text(1).split("\n") if line.strip()] == lines(explanation.explanation(made, 1), 120)
+    assert text == lines(summary(made), 120)
+    assert [line.rstrip() for line in shown.text().split("\n") if line.strip()] == lines(explanation(made), 120)
+    assert [line.rstrip() for line in shown.text(1).split("\n") if line.strip()] == lines(explanation(made, 1), 120)
     assert max(map(len, shown.text(None).split("\n"))) <= 120
     assert not shown.text().endswith("\n")
     assert shown._repr_html_() == f"<pre>{html.escape(str(shown))}</pre>"
-    assert shown.as_dict() == explanation.to_dict(made)
-    assert shown.as_dict(1) == explanation.to_dict(made, 1)
+    assert shown.as_dict() == to_dict(made)
+    assert shown.as_dict(1) == to_dict(made, 1)
 
 
 def test_a_peak_at_the_first_op_is_named(made: Explanation) -> None:
     first = replace(made, peak_op=0)
-    assert lines(explanation.summary(first), 200)[1].startswith("If nothing moved, hbm would hold 49.0 KiB at op f[0]; ")
-    assert explanation.to_dict(first)["peak"]["op"] == "f[0]"
+    assert lines(summary(first), 200)[1].startswith("If nothing moved, hbm would hold 49.0 KiB at op f[0]; ")
+    assert to_dict(first)["peak"]["op"] == "f[0]"
     of_first = replace(made.waits[1], transfer=0)
-    assert explanation.to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {"tensor": "w", "channel": "up"}
+    assert to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {"tensor": "w", "channel": "up"}

@@ -8,8 +8,8 @@ from page_data import data_of
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim import CacheOp, Graph, GraphBuilder, Plan
+from hosim.report import trace
 from hosim.report.interactive import Shown, widget
-from hosim.report.perfetto import trace
 from hosim.report.timeline_element import joined, row_limit
 from hosim.report.timeline_rows import Bar, of_devices
 from hosim.result import Residency, Result, Stall, Timeline, Transfer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule.bandwidth_slots import Slots
+from hosim.schedule import Slots
 
 
 def test_a_transfer_takes_the_first_free_time_and_then_what_is_left() -> None:

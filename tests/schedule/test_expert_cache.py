@@ -9,7 +9,7 @@ import pytest
 
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.expert_routing import realise, routed
-from hosim.schedule.expert_cache import ExpertCache, Rule, expert_table
+from hosim.schedule.experts import ExpertCache, Rule, expert_table
 
 
 @dataclass

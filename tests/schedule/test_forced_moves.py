@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.schedule.forced_moves import forced_moves, forced_tensors
+from hosim.schedule import forced_tensors
+from hosim.schedule.forced_moves import forced_moves
 
 
 def check(data):

@@ -11,14 +11,13 @@ from strategies import cases
 
 import hosim
 from hosim import engine
-from hosim.analysis.liveness import static_peak
-from hosim.analysis.verifier import verify
+from hosim.analysis import static_peak, verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
-from hosim.schedule.freeze_runtime import freeze_runtime
+from hosim.policies import policy_named
+from hosim.schedule import freeze_runtime
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 ns
@@ -42,7 +41,7 @@ def readers() -> Graph:
 
 def test_by_hand():
     graph = readers()
-    plan = registry.get("belady").plan(graph, MACHINE, 10)
+    plan = policy_named("belady").plan(graph, MACHINE, 10)
     # 5 ns of inspection, 10 of transfer and 10 of the op, three times
     assert engine.replay(plan, MACHINE, 10).makespan_ns == 75
     static = freeze_runtime(plan, MACHINE, 10)
@@ -63,7 +62,7 @@ def test_legal_and_of_the_same_transfers(policy, case):
     graph, machine, _ = case
     budget = machine.device.capacity_bytes
     try:
-        plan = registry.get(policy).plan(graph, machine, budget)
+        plan = policy_named(policy).plan(graph, machine, budget)
     except InfeasibleError:
         return
     result = engine.replay(plan, machine, budget)
@@ -89,8 +88,8 @@ def test_hyperoffload_leaves_nothing_to_a_runtime(share):
     graph = hosim.load({"model": "llama-3.1-8b", "phase": "prefill", "sequence": 2048, "layers": 2})
     machine = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
     budget = int(static_peak(graph).bytes * share)
-    plan = registry.get("hyperoffload").plan(graph, machine, budget)
-    static = freeze_runtime(registry.get("belady").plan(graph, machine, budget), machine, budget)
+    plan = policy_named("hyperoffload").plan(graph, machine, budget)
+    static = freeze_runtime(policy_named("belady").plan(graph, machine, budget), machine, budget)
     assert plan.runtime is None
     assert static is not None
     assert engine.replay(plan, machine, budget).makespan_ns <= engine.replay(static, machine, budget).makespan_ns
@@ -98,7 +97,7 @@ def test_hyperoffload_leaves_nothing_to_a_runtime(share):
 
 @pytest.mark.parametrize("policy", ["keep_first", "on_demand", "lookahead", "unified_memory"])
 def test_what_takes_longer_than_what_there_is_to_beat_is_left_out(policy):
-    plan = registry.get(policy).plan(readers(), MACHINE, 10)
+    plan = policy_named(policy).plan(readers(), MACHINE, 10)
     taken = engine.replay(plan, MACHINE, 10).makespan_ns
     assert freeze_runtime(plan, MACHINE, 10, taken) is not None
     assert freeze_runtime(plan, MACHINE, 10, taken - 1) is None
@@ -118,7 +117,7 @@ def test_a_replay_ends_where_it_is_too_late():
         def make_room(self, op, wanted_bytes, view):
             return self.policy.make_room(op, wanted_bytes, view)
 
-    plan = registry.get("belady").plan(readers(), MACHINE, 10)
+    plan = policy_named("belady").plan(readers(), MACHINE, 10)
     watched = replace(plan, runtime=lambda: Asked(plan.runtime()))
     # 25 ns each, so that the three ops begin to be looked at after 5, 30 and 55 ns; 10 ns of ops are left of 64 at 55
     assert freeze_runtime(watched, MACHINE, 10, 64) is None

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule import idle_intervals
-from hosim.schedule.idle_intervals import fits_from
+from hosim.schedule import fits_from, idle_intervals
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(0, 9), st.integers(0, 12), st.integers(0, 20), st.integers(0, 20))

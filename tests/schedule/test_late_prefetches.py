@@ -11,13 +11,13 @@ from strategies import cases
 from toy_machine import GB, MACHINE
 
 from hosim import engine
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.result import IN_PROGRAM_ORDER
-from hosim.schedule.late_prefetches import late_prefetches
+from hosim.schedule import late_prefetches
 
 
 def up(tensor: int, after: int) -> CacheOp:
@@ -175,7 +175,7 @@ def test_the_order_of_the_list_between_places_does_not_matter() -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_plans_of_policies_fit_in_program_order(policy: str, number: int) -> None:
     drawn = instance(number, seed=7)
-    plan = registry.get(policy).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+    plan = policy_named(policy).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
     before = engine.replay(plan, drawn.hardware, drawn.budget_bytes, record=True)
     assert before.timeline is not None
     changed = late_prefetches(plan, drawn.hardware.device_tier, before.timeline)

@@ -8,13 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from hosim.costmodel import routes
+from hosim.costmodel.transfers import routes
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.schedule.lower_tiers import nearest_tiers, route, starts
-from hosim.schedule.placement import FASTEST, Placement, TierSpace
+from hosim.planner import analyse
+from hosim.schedule.tiers_below import FASTEST, Placement, TierSpace, nearest_tiers, route, starts
 
 
 def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:

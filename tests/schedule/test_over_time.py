@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule.over_time import OverTime
+from hosim.schedule.experts import OverTime
 
 OPS = st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=20)
 

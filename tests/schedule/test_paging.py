@@ -13,7 +13,7 @@ from hosim import engine
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond, each way; inspection is free
@@ -35,7 +35,7 @@ def readers(*tensors: int, size: int = 10, ns: int = 10, home: str = "ddr") -> G
 
 
 def run(policy: str, graph: Graph, budget: int, hardware: Hardware = MACHINE, **parameters):
-    plan = registry.get(policy).plan(graph, hardware, budget, **parameters)
+    plan = policy_named(policy).plan(graph, hardware, budget, **parameters)
     result = engine.replay(plan, hardware, budget)
     assert result.peak_bytes[hardware.device_tier] <= budget
     return result
@@ -233,7 +233,7 @@ class FullMemory:
 def test_an_op_that_asks_for_room_again_and_again_gets_no_more() -> None:
     """Each time a victim is stored or detached, 64 times at most; another op's asking is counted anew."""
     graph = readers(*range(70), home="hbm")
-    policy = registry.get("on_demand").plan(graph, MACHINE, 1000).runtime()
+    policy = policy_named("on_demand").plan(graph, MACHINE, 1000).runtime()
     asked = [len(policy.make_room(op, 10, FullMemory())) for op in [69] * 65 + [68]]
     assert asked == [1] * 64 + [0, 1]
 

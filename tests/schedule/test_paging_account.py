@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 
 from hosim import engine
-from hosim.analysis.liveness import needed_bytes
+from hosim.analysis import needed_bytes
 from hosim.cache_plan import CacheOp, MemoryView
 from hosim.policies.own.belady import FarthestNextUse
 from hosim.policies.own.on_demand import LeastRecentlyUsed
-from hosim.schedule.paging import Paging, paging_plan
+from hosim.schedule import paging_plan
+from hosim.schedule.paging import Paging
 
 
 class Audited(Paging):

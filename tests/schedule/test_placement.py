@@ -2,12 +2,12 @@
 
 import pytest
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import policy_named
 from hosim.timeline import occupancy
 
 GB = 10**9
@@ -54,7 +54,7 @@ POLICIES = ("hyperoffload", "layerwise", "memory_peak", "distance", "longest_gap
 def test_tiers_below_are_never_fuller_than_they_are_large(name, placement):
     graph, hardware = there_and_back(), machine(100, 200, 600)
     parameters = {"effort": 0.05} if name == "hyperoffload" else {"select_distance": 2} if name == "distance" else {}
-    plan = registry.get(name).plan(graph, hardware, placement=placement, **parameters)
+    plan = policy_named(name).plan(graph, hardware, placement=placement, **parameters)
     if plan.runtime is None:
         assert not [f for f in verify(plan, hardware) if "hbm" not in str(f)]
     result = replay(plan, hardware, record=True)
@@ -71,11 +71,11 @@ def test_tiers_below_are_never_fuller_than_they_are_large(name, placement):
 def test_kinds_have_their_tiers(name):
     graph, hardware = there_and_back(), machine(1000, 1000, 1000)
     parameters = {"effort": 0.05} if name == "hyperoffload" else {}
-    by_default = moved(registry.get(name).plan(graph, hardware, placement="by_kind", **parameters))
+    by_default = moved(policy_named(name).plan(graph, hardware, placement="by_kind", **parameters))
     assert by_default
     expected = {"parameter": {"pool"}, "optimizer_state": {"nvme"}, "activation": {"ddr"}}
     assert all(by_default[kind] == expected[kind] for kind in by_default)
-    told = moved(registry.get(name).plan(graph, hardware, placement="by_kind/parameter=nvme/activation=pool", **parameters))
+    told = moved(policy_named(name).plan(graph, hardware, placement="by_kind/parameter=nvme/activation=pool", **parameters))
     assert all(told[kind] == {"parameter": {"nvme"}, "optimizer_state": {"nvme"}, "activation": {"pool"}}[kind] for kind in told)
 
 
@@ -83,7 +83,7 @@ def test_balanced_uses_all_channels_and_fastest_one():
     graph, hardware = there_and_back(), machine(1000, 1000, 1000)
     moves = {}
     for placement in ("fastest", "balanced"):
-        plan = registry.get("hyperoffload").plan(graph, hardware, placement=placement, effort=0.05)
+        plan = policy_named("hyperoffload").plan(graph, hardware, placement=placement, effort=0.05)
         moves[placement] = {t for kind in moved(plan).values() for t in kind}
     assert moves == {"fastest": {"ddr"}, "balanced": {"ddr", "pool", "nvme"}}
 
@@ -91,18 +91,18 @@ def test_balanced_uses_all_channels_and_fastest_one():
 def test_what_is_full_is_named():
     graph = there_and_back()
     with pytest.raises(InfeasibleError, match="of the tiers below, ddr is full: 60 B of 60 B are taken; pool is full: 60 B of 60 B"):
-        registry.get("hyperoffload").plan(graph, machine(60, 60, 60), effort=0.05)
-    assert registry.get("hyperoffload").plan(graph, machine(60, 60, 900), effort=0.05).cache_ops
+        policy_named("hyperoffload").plan(graph, machine(60, 60, 60), effort=0.05)
+    assert policy_named("hyperoffload").plan(graph, machine(60, 60, 900), effort=0.05).cache_ops
     with pytest.raises(
         InfeasibleError, match=r"in hbm at time 0; .*; the tiers below hold ddr 60 of 60 B, pool 60 of 60 B, nvme 40 of 45 B"
     ):
-        registry.get("layerwise").plan(graph, machine(60, 60, 45, hbm=100))
+        policy_named("layerwise").plan(graph, machine(60, 60, 45, hbm=100))
 
 
 def test_rules_that_there_are_not():
     graph, hardware = there_and_back(), machine(1000, 1000, 1000)
     for name in POLICIES:
         with pytest.raises(InputError, match="placement: expected one of nearest"):
-            registry.get(name).plan(graph, hardware, placement="best")
+            policy_named(name).plan(graph, hardware, placement="best")
     with pytest.raises(InputError, match="not together with reorder"):
-        registry.get("hyperoffload").plan(graph, hardware, placement="fastest", reorder=True)
+        policy_named("hyperoffload").plan(graph, hardware, placement="fastest", reorder=True)

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from strategies import graphs, happens_before, hardware, sized
 
 from hosim import engine
-from hosim.analysis.happens_before import HappensBefore
-from hosim.analysis.verifier import verify
+from hosim.analysis import HappensBefore, verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.insertion import Absence, insert, tensor_cache_ops
-from hosim.schedule.lower_tiers import route
+from hosim.schedule import Absence, insert, tensor_cache_ops
+from hosim.schedule.tiers_below import route
 
 MACHINE = Hardware(
     "machine",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, TierSpace, read_placement
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, TierSpace, read_placement
 
 GB = 10**9
 BELOW = ("ddr", "pool", "nvme")

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.serving.modelled_iterations import ModelledIterations
+from hosim.serving import ModelledIterations
 
 MACHINE = hosim.load_hardware(hosim.find_hardware("h100"))
 

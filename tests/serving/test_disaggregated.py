@@ -15,17 +15,13 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.errors import InputError
-from hosim.report.serving_trace import serving_trace
+from hosim.report.serving import serving_trace
+from hosim.serving import ROUTERS, EngineLimits, KvLink, KvSetup, PrefillEngine, kv_link, serve_disaggregated, serve_requests
 from hosim.serving.block_copies import Peers
-from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_link import KvLink, kv_link
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
-from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits, Scheduler
+from hosim.serving.requests import Request
+from hosim.serving.scheduler import Scheduler
 
 A = Request(0, 8, 3)
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

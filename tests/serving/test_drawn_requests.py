@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.drawn_requests import draw_requests
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
+from hosim.serving.requests.drawn_requests import draw_requests
 
 
 @pytest.mark.parametrize(

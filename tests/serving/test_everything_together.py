@@ -12,13 +12,8 @@ from test_kv_tiers import POLICIES, chained
 from test_shared_tiers import Shared
 from toy_tiers import GB, toy_machine, toy_ns
 
+from hosim.serving import ROUTERS, EngineLimits, KvLink, KvSetup, serve_disaggregated, serve_on_instances
 from hosim.serving.block_copies import Peers
-from hosim.serving.disaggregated import serve_disaggregated
-from hosim.serving.instances import serve_on_instances
-from hosim.serving.kv_link import KvLink
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 12), st.integers(1, 5), st.just(4), st.booleans())
 SETUPS = st.builds(

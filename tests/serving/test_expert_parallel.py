@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.errors import InputError
-from hosim.serving.modelled_iterations import ModelledIterations
+from hosim.serving import ModelledIterations
 from hosim.serving.scheduler import Iteration
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

@@ -12,13 +12,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving_figures import curves
-from hosim.report.serving_trace import serving_trace
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.instances import serve_on_instances
-from hosim.serving.request import Request
-from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits
+from hosim.report.serving import serving_trace
+from hosim.report.serving.serving_figures import curves
+from hosim.serving import ROUTERS, EngineLimits, serve_on_instances, serve_requests
+from hosim.serving.requests import Request
 
 LIMITS = EngineLimits(8, 4, 4)
 

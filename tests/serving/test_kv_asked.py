@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.kv_tables import tiers_and_channels
-from hosim.serving.kv_policies.kv_registry import KV_POLICIES
-from hosim.serving.kv_setup import kv_setup
-from hosim.serving.request import Request
+from hosim.report.serving.kv_tables import tiers_and_channels
+from hosim.serving import kv_setup
+from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.requests import Request
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 

@@ -10,15 +10,12 @@ from test_engine import REQUESTS
 from toy_tiers import GB, served, toy_machine, toy_ns
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.engine import replay
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock, replay
 from hosim.graph import GraphBuilder
+from hosim.serving import EngineLimits, KvSetup, serve_requests
 from hosim.serving.block_copies import BlockCopies, EngineChannels
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_policies.kv_registry import KV_POLICIES
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.requests import Request
 
 POLICIES = [policy.name for policy in KV_POLICIES]
 A = Request(0, 8, 1, (1, 2), 4)

@@ -15,12 +15,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.drawn_requests import draw_requests
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.request import Request
-from hosim.serving.request_files import read_requests
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving import EngineLimits, KvSetup, serve_requests
+from hosim.serving.requests import Request
+from hosim.serving.requests.drawn_requests import draw_requests
+from hosim.serving.requests.request_files import read_requests
 from hosim.serving.waiting_queue import WaitingByPriority
 
 

@@ -4,7 +4,7 @@ import pytest
 from published_rows import FILE, generated
 
 import hosim
-from hosim.serving.request import Request
+from hosim.serving.requests import Request
 
 ROWS = generated() if FILE.is_file() else {}
 

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
-from hosim.io import find_hardware, load_hardware
-from hosim.serving.measured_server import as_served, beside_measured, read_measured_requests
-from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.request import Request
-from hosim.serving.request_files import read_request_rows
+from hosim.io import load_hardware
+from hosim.serving import ModelledIterations, as_served, beside_measured, read_measured_requests
+from hosim.serving.requests import Request
+from hosim.serving.requests.request_files import read_request_rows
 from hosim.serving.scheduler import Iteration
+from hosim.shipped import find_hardware
 
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))
 
@@ -157,7 +157,12 @@ def test_latent_attention_is_served():
             "requests: cannot build a request of 1,025 tokens: the model has 1024 positions, got 1025",
         ),
         ({"model": "llama-3.1-8b", "batch": 2}, "h100-80gb-sxm", {}, "model: batch: the requests say this: leave it out"),
-        ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [(0, 1, 1)]}, "requests[0]: expected a hosim.serving.request.Request, got tuple"),
+        (
+            "llama-3.1-8b",
+            "h100-80gb-sxm",
+            {"requests": [(0, 1, 1)]},
+            "requests[0]: expected a hosim.serving.requests.request.Request, got tuple",
+        ),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 1, 0)]}, "requests[0].output_tokens: expected a whole number of at "),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(-1, 1, 1)]}, "requests[0].arrival_ns: expected a whole number of at "),
         ("llama-3.1-8b", "h100-80gb-sxm", {"requests": [Request(0, 0, 1)]}, "requests[0].prompt_tokens: expected a whole number of at "),

@@ -6,12 +6,19 @@ from dataclasses import replace
 import pytest
 
 from hosim.errors import InputError
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.measured_server import MeasuredRequests, as_served, beside_measured, fitted_overhead_ns, read_measured_requests
-from hosim.serving.recorded_iterations import read_recorded_iterations
-from hosim.serving.request import Request
-from hosim.serving.request_files import read_request_rows, read_requests
-from hosim.serving.scheduler import EngineLimits, Iteration
+from hosim.serving import (
+    EngineLimits,
+    as_served,
+    beside_measured,
+    fitted_overhead_ns,
+    read_measured_requests,
+    read_recorded_iterations,
+    serve_requests,
+)
+from hosim.serving.measured_server import MeasuredRequests
+from hosim.serving.requests import Request
+from hosim.serving.requests.request_files import read_request_rows, read_requests
+from hosim.serving.scheduler import Iteration
 
 
 def lines(*rows):

@@ -8,12 +8,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.asked_requests import changed_requests
-from hosim.serving.goodput import statistic_limits
-from hosim.serving.request import Request
-from hosim.study.bisection import bisected
-from hosim.study.pareto import pareto
-from hosim.study.seed_percentiles import seed_percentiles
+from hosim.serving import statistic_limits
+from hosim.serving.requests import Request, changed_requests
+from hosim.study import seed_percentiles
+from hosim.study.searches import bisected, pareto
 
 MODEL = {"model": "llama-3.1-8b", "layers": 2}
 DRAWN = "poisson:rate=50:count=8:prompt=40:output=3"

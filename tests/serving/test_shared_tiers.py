@@ -11,15 +11,11 @@ from test_kv_tiers import POLICIES, chained
 from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
-from hosim.engine.clock import SteppedClock
+from hosim.engine import SteppedClock
 from hosim.hardware import Fabric
+from hosim.serving import ROUTERS, EngineLimits, KvSetup, kv_setup, serve_on_instances, serve_requests
 from hosim.serving.block_copies import Awaited
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.instances import serve_on_instances
-from hosim.serving.kv_setup import KvSetup, kv_setup
-from hosim.serving.request import Request
-from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving.requests import Request
 
 ALIKE = Request(0, 8, 1, (1, 2), 4)
 OTHER = Request(1, 4, 1, (9,), 4)

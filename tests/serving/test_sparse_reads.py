@@ -19,13 +19,11 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report import serving_table
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits, Iteration
-from hosim.serving.sparse_reads import AttendedTokens, SparseReads, sparse_reads
+from hosim.report.serving import serving
+from hosim.serving import EngineLimits, KvSetup, ModelledIterations, serve_requests, sparse_reads
+from hosim.serving.requests import Request
+from hosim.serving.scheduler import Iteration
+from hosim.serving.sparse_reads import AttendedTokens, SparseReads
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 
@@ -270,7 +268,7 @@ def test_the_command():
     assert few["sparse"]["thinned"] >= 1
     assert few["sparse"]["fetched_bytes"] == few["channels"]["h2d"]["bytes"] > 0
     assert few["stall_ns"]["fetches"] > 0
-    table = " ".join(rendered(serving_table.serving(data)).split())
+    table = " ".join(rendered(serving(data)).split())
     assert "left blocks below while they decoded" in table
     assert "Assumed: 25.0 % of the chosen blocks change from step to step, evenly among the others; they are known" in table
     for line, error in [

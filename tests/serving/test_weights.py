@@ -9,27 +9,33 @@ from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Fabric
-from hosim.io import find_hardware, load_hardware
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.policies import policy_named
+from hosim.serving import (
+    ROUTERS,
+    EngineLimits,
+    KvLink,
+    KvSetup,
+    ModelledIterations,
+    WeightSetup,
+    serve_disaggregated,
+    serve_on_instances,
+    serve_requests,
+    usual_iteration,
+    weight_setup,
+)
 from hosim.serving.block_copies import Peers
-from hosim.serving.disaggregated import serve_disaggregated
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.instances import serve_on_instances
-from hosim.serving.kv_link import KvLink
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.request import Request
-from hosim.serving.routers import ROUTERS
-from hosim.serving.scheduler import EngineLimits, Iteration
+from hosim.serving.requests import Request
+from hosim.serving.scheduler import Iteration
 from hosim.serving.weight_layers import weight_layers
 from hosim.serving.weight_program import weight_program
-from hosim.serving.weight_setup import joined_tiers, usual_iteration, weight_setup
-from hosim.serving.weight_stream import WeightSetup
+from hosim.serving.weight_setup import joined_tiers
+from hosim.shipped import find_hardware
 
 LIMITS = EngineLimits(64, 4, 4)
 PLANNERS = ("static_split", "zero_inference", "g10", "distance", "memory_peak", "longest_gap", "hyperoffload:effort=0.1")
@@ -49,7 +55,7 @@ def layers(sizes, durations, reads=None):
 
 def planned(text, graph, machine, budget):
     name, *given = text.split(":")
-    policy = registry.get(name)
+    policy = policy_named(name)
     return policy.plan(graph, machine, budget, **{key: policy.read(key, value) for key, value in (one.split("=") for one in given)})
 
 
@@ -342,7 +348,7 @@ def test_constants_stay_and_count():
     assert weight_layers(modelled).beside_bytes == 256
     usual = usual_iteration(MIXED, LIMITS)
     for less, moves in ((0, False), (1, True)):
-        found = weight_setup(registry.get("static_split"), {}, "", modelled, usual, modelled.weight_bytes - less)
+        found = weight_setup(policy_named("static_split"), {}, "", modelled, usual, modelled.weight_bytes - less)
         assert (bool(found.program.steps), found.beside_bytes) == (moves, 256)
 
 

@@ -7,12 +7,10 @@ import pytest
 from counting import calls_run, lines_run
 
 import hosim
-from hosim.io import find_hardware, load_hardware
-from hosim.serving.asked_requests import asked_requests
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_setup import kv_setup
-from hosim.serving.request import Request
-from hosim.serving.scheduler import EngineLimits
+from hosim.io import load_hardware
+from hosim.serving import EngineLimits, kv_setup, serve_requests
+from hosim.serving.requests import Request, asked_requests
+from hosim.shipped import find_hardware
 
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))
 

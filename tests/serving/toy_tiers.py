@@ -1,9 +1,7 @@
 """A toy engine with a cache in several tiers: iterations take 10 ns and 1 ns for each token, and channels carry 1 byte a nanosecond."""
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.serving.engine_loop import serve_requests
-from hosim.serving.kv_setup import KvSetup
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving import EngineLimits, KvSetup, serve_requests
 
 GB = 10**9
 

@@ -61,7 +61,7 @@ def test_a_placement_that_leaves_some_weights_elsewhere_says_so(placement: str, 
 def test_an_account_in_program_order_says_whose_order_it_is() -> None:
     """Of a step on several streams: on one, nothing is freed late."""
     from hosim.result import IN_PROGRAM_ORDER
-    from hosim.study.run_policy import Counting, replay
+    from hosim.study.runs import Counting, replay
 
     b = hosim.GraphBuilder("streams")
     for name in ("x", "y"):

@@ -16,12 +16,11 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study.blame import ExplainedStall, by_cause, rows, stalls_of
-from hosim.study.policy_choice import parse_choice
+from hosim.study import blame, stall_rows
+from hosim.study.asked import parse_choice
+from hosim.study.blame import ExplainedStall, by_cause, stalls_of
 from hosim.study.prices import prices
-from hosim.study.run_policy import make_plan
-from hosim.study.scenario import Question
-from hosim.study.stall_report import blame
+from hosim.study.runs import Question, make_plan
 
 
 def graph(first_ns: int = 20, others: tuple[str, ...] = ()) -> Graph:
@@ -160,7 +159,7 @@ def test_parts_of_a_tensor_that_go_before_are_named_together() -> None:
 
 def test_rows_and_sums_of_stalls() -> None:
     stalls = blamed(graph(50, ("v",)), ("v", AT_START), ("w", AT_START))
-    assert rows(stalls) == [
+    assert stall_rows(stalls) == [
         {
             "stream": "compute",
             "op": "f1",

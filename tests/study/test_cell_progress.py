@@ -11,7 +11,7 @@ from sweeping import MACHINE, chain
 import hosim
 from hosim.api import cell_progress
 from hosim.api.cell_progress import AGAIN_S, ProgressLine, in_cell
-from hosim.api.repeated import until
+from hosim.api.repeats import until
 
 
 def test_what_takes_long_is_said_now_and_then_and_taken_away() -> None:

@@ -15,10 +15,10 @@ from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study.comparands import side_of
-from hosim.study.diff import START, Diff, Side, diff
-from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import make_plan
+from hosim.study import Diff, diff, side_of
+from hosim.study.asked import parse_choice
+from hosim.study.diff import START, Side
+from hosim.study.runs import make_plan
 
 GRAPH = chain(3)
 """``x w0 a0 w1 a1 w2 a2``: weights are tensors 1, 3 and 5."""

@@ -9,17 +9,16 @@ from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric
 from hosim.io import save_hardware, save_workload
-from hosim.models.build import build
-from hosim.study import fit as module
-from hosim.study.axes import Axis, parse_axis
-from hosim.study.fit import fit
-from hosim.study.policy_choice import parse_choice
-from hosim.study.scenario import Question
+from hosim.models import build
+from hosim.study.asked import Axis, parse_axis, parse_choice
+from hosim.study.runs import Question
+from hosim.study.searches import fit
+from hosim.study.searches import fits as module
 
 
 def question(policy: str = "layerwise", budget: int | str | None = 200) -> Question:

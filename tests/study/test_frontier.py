@@ -8,14 +8,14 @@ from quick_cases import one_in
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import save_hardware, save_workload
-from hosim.study import frontier as module
-from hosim.study.frontier import Frontier, attempt, frontier
-from hosim.study.policy_choice import parse_choice
-from hosim.study.scenario import Question
+from hosim.study.asked import parse_choice
+from hosim.study.runs import Question
+from hosim.study.searches import Frontier, attempt, frontier
+from hosim.study.searches import frontiers as module
 
 
 def question(policy: str, budget: int | None = None) -> Question:

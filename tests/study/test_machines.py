@@ -8,18 +8,19 @@ from rendered import lines
 from sweeping import MACHINE, chain
 
 import hosim
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.api.inputs import machine
 from hosim.cache_plan import Plan
-from hosim.engine.resident_step import resident_step
+from hosim.engine import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.machines_table import machines as machines_table
-from hosim.study.frontier import attempt
-from hosim.study.machines import COLUMNS, NEAR, STEPS, compare_machines, rows
-from hosim.study.policy_choice import as_choice, parse_choice, parse_choices
-from hosim.study.scenario import Question
+from hosim.report.listed.machines_table import machines as machines_table
+from hosim.study import NEAR, compare_machines, machine_rows
+from hosim.study.asked import as_choice, parse_choice, parse_choices
+from hosim.study.machines import COLUMNS, STEPS
+from hosim.study.runs import Question
+from hosim.study.searches import attempt
 
 SLOW = replace(MACHINE, name="slow link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**7) for c in MACHINE.channels))
 SMALL = replace(MACHINE, name="small", tiers=(replace(MACHINE.tiers[0], capacity_bytes=20), MACHINE.tiers[1]))
@@ -83,7 +84,7 @@ def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
 
     found = compare_machines(chain(2), [FAST], [as_choice(mine)])
     assert str(found) == "fast link: failed"
-    shown = lines(machines_table(rows(found), {FAST.name: FAST}, NEAR, str(found)))
+    shown = lines(machines_table(machine_rows(found), {FAST.name: FAST}, NEAR, str(found)))
     assert any("1000 B    failed" in line for line in shown)
     assert not any("does not fit" in line for line in shown)
 

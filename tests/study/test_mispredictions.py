@@ -11,15 +11,15 @@ from moe_toy import EXPERT, INSPECT
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.expert_routing import realise
-from hosim.models.routing_draw import generate
-from hosim.policies import registry
-from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
+from hosim.models import generate
+from hosim.policies import policy_named
+from hosim.study import Mispredictions, mispredictions, predicts
 
 MACHINE = moe_toy.machine()
 
 
 def study(graph, budget=1000, **settings) -> Mispredictions:
-    row = mispredictions(registry.get("hybrid").plan(graph, MACHINE, budget, **settings), MACHINE, budget)
+    row = mispredictions(policy_named("hybrid").plan(graph, MACHINE, budget, **settings), MACHINE, budget)
     assert row is not None
     return row
 
@@ -86,6 +86,6 @@ def test_a_plan_that_predicts_nothing() -> None:
 
 
 def test_a_plan_that_does_not_fit() -> None:
-    made = registry.get("hybrid").plan(realise(moe_toy.routing(1, 2, [((0,),)]), 0), MACHINE, 1000)
+    made = policy_named("hybrid").plan(realise(moe_toy.routing(1, 2, [((0,),)]), 0), MACHINE, 1000)
     assert predicts(made)
     assert mispredictions(replace(made, initial={}), MACHINE, 30) is None

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 
 TOY = hosim.load_hardware(hosim.find_hardware("toy"))
 

@@ -11,13 +11,12 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Fabric
-from hosim.models.build import build
-from hosim.study import on_dask, scenario
-from hosim.study.axes import Axis
-from hosim.study.fit import fit
-from hosim.study.policy_choice import PolicyChoice, parse_choice
-from hosim.study.scenario import Question, check_fields, check_values, failure, recipe
-from hosim.study.sweep import sweep
+from hosim.models import build
+from hosim.study import sweep
+from hosim.study.asked import Axis, PolicyChoice, parse_choice
+from hosim.study.runs import Question, check_fields, check_values, failure, on_dask, scenario
+from hosim.study.runs.scenario import recipe
+from hosim.study.searches import fit
 
 SMALL = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}
 TRACED = {
@@ -147,7 +146,7 @@ def test_fields_of_a_builder() -> None:
 def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spec that is imported again has the changed fields; the graph's own does not change."""
     made: list[object] = []
-    monkeypatch.setattr("hosim.importers.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
+    monkeypatch.setattr("hosim.io.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
     scenario._made.cache_clear()
     asked = question(traced())
     varied = asked.with_settings({"workload.model.config.hidden_size": 16, "workload.inputs.input_ids.shape.1": 32})

@@ -7,15 +7,15 @@ from functools import cache
 import pytest
 from quick_cases import one_in
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
-from hosim.study.compare import compare
-from hosim.study.policy_choice import parse_choice
-from hosim.study.reserved_budget import _BudgetSearch, plan_against_reserved, reserved_line
-from hosim.study.run_policy import Counting, make_plan, replay
+from hosim.study import compare, plan_against_reserved, reserved_line
+from hosim.study.asked import parse_choice
+from hosim.study.reserved_budget import _BudgetSearch
+from hosim.study.runs import Counting, make_plan, replay
 from hosim.units import human_size
 
 MIB = 1 << 20

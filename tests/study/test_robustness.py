@@ -14,12 +14,13 @@ from hosim import engine
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
-from hosim.io import find_hardware, load_hardware
+from hosim.io import load_hardware
 from hosim.jitter import Jitter
-from hosim.study.compare import compare
+from hosim.shipped import find_hardware
+from hosim.study import compare, percentiles, robustness
+from hosim.study.asked import parse_choices
 from hosim.study.drawn_orders import drawn_order, reordered
-from hosim.study.policy_choice import parse_choices
-from hosim.study.robustness import FIGURES, percentiles, robustness
+from hosim.study.robustness import FIGURES
 
 TOY = load_hardware(find_hardware("toy"))
 DURATIONS = (1000, 2000, 500, 4000)

@@ -6,11 +6,11 @@ import pytest
 
 import hosim
 from hosim.graph import GraphBuilder
-from hosim.io import find_hardware, load_hardware
-from hosim.study.axes import Settings
-from hosim.study.policy_choice import parse_choice
-from hosim.study.same_rows import same_everywhere
-from hosim.study.scenario import Question
+from hosim.io import load_hardware
+from hosim.shipped import find_hardware
+from hosim.study import same_everywhere
+from hosim.study.asked import Settings, parse_choice
+from hosim.study.runs import Question
 
 B = GraphBuilder("toy")
 B.tensor("w", 40, "parameter")

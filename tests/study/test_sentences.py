@@ -11,16 +11,13 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.result import Result
-from hosim.study.axes import Axis, read_points, read_vary
+from hosim.study import Blame, lines, side_of
+from hosim.study.asked import Axis, parse_choice, read_points, read_vary
 from hosim.study.blame import ExplainedStall
-from hosim.study.comparands import side_of
-from hosim.study.fit import Fit, Probe
-from hosim.study.frontier import Frontier, frontier
-from hosim.study.policy_choice import parse_choice
-from hosim.study.prices import Price, lines
-from hosim.study.run_policy import check, unplanned
-from hosim.study.scenario import Question
-from hosim.study.stall_report import Blame
+from hosim.study.prices import Price
+from hosim.study.runs import Question, check, unplanned
+from hosim.study.searches import Fit, Frontier, frontier
+from hosim.study.searches.fits import Probe
 
 GRAPH = chain(3)
 QUESTION = Question(GRAPH, MACHINE, parse_choice("layerwise"), 100)
@@ -69,7 +66,7 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(question.budget_bytes)
         return result(asked[-1], None if asked[-1] < 40 else 1000 if asked[-1] < 60 else 700, asked[-1])
 
-    monkeypatch.setattr("hosim.study.frontier.attempt", made)
+    monkeypatch.setattr("hosim.study.searches.frontiers.attempt", made)
     told: list[str] = []
     found = frontier(replace(QUESTION, budget=90), 3, 3, told.append)
     assert asked == [90, 32, 61, 46, 39, 42, 40, 65, 53, 57, 59]

@@ -21,16 +21,16 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.hardware import Fabric
-from hosim.io import find_workload, hardware_to_dict, save_hardware, save_workload, workload_to_dict
+from hosim.io import hardware_to_dict, save_hardware, save_workload, workload_to_dict
 from hosim.jitter import Jitter
-from hosim.models.build import build
+from hosim.models import build
 from hosim.result import Result
-from hosim.study.frontier import frontier
-from hosim.study.policy_choice import as_choice, parse_choice
-from hosim.study.robustness import robustness
-from hosim.study.run_policy import make_plan
-from hosim.study.scenario import Question
-from hosim.study.tasks import digest, pack
+from hosim.shipped import find_workload
+from hosim.study import robustness
+from hosim.study.asked import as_choice, parse_choice
+from hosim.study.runs import Question, make_plan, pack
+from hosim.study.runs.tasks import digest
+from hosim.study.searches import frontier
 
 GRAPH = chain(6)
 
@@ -397,6 +397,6 @@ def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
 
 def test_a_plan_that_breaks_a_rule_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
     dropped = Plan(GRAPH, "sloppy", (CacheOp("detach", 1, "hbm", None),))
-    monkeypatch.setattr("hosim.study.run_policy.make_plan", lambda *given: dropped)
+    monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", lambda *given: dropped)
     with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule"):
         hosim.plan(GRAPH, MACHINE)

@@ -15,17 +15,14 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import load_any
-from hosim.io import find_hardware, find_workload, load_hardware, save_hardware, save_workload
-from hosim.models.build import build
-from hosim.study import rowfile, tasks
-from hosim.study.axes import parse_axis, read_points, read_vary
-from hosim.study.policy_choice import parse_choice
-from hosim.study.rowfile import RowFile
-from hosim.study.run_policy import check, make_plan, replay
-from hosim.study.runners import pool
-from hosim.study.scenario import Question
-from hosim.study.sweep import Swept, sweep
+from hosim.io import load_any, load_hardware, save_hardware, save_workload
+from hosim.models import build
+from hosim.shipped import find_hardware, find_workload
+from hosim.study import sweep
+from hosim.study.asked import parse_axis, parse_choice, read_points, read_vary
+from hosim.study.rows_of_answers import RowFile, rowfile
+from hosim.study.runs import Question, check, make_plan, pool, replay, tasks
+from hosim.study.sweeping import Swept
 
 
 def question(policy: str = "belady", budget: int | str | None = "60%", graph: Graph | None = None) -> Question:

@@ -13,7 +13,7 @@ import pytest
 from sweeping import LONG_S, POINTS, command, environment, held, start, wait_for_rows
 
 from hosim.errors import InputError
-from hosim.study.on_dask import cluster as cluster_at
+from hosim.study.runs import cluster as cluster_at
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.study import rowfile
+from hosim.study.rows_of_answers import rowfile
 
 WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
  "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 from sweeping import BEFORE, LONG_S, MACHINE, POINTS, chain, children, command, environment, held, start, wait_for_rows
 
-from hosim.study.policy_choice import parse_choice
-from hosim.study.rowfile import DIED
-from hosim.study.runners import pool
-from hosim.study.scenario import Question
-from hosim.study.tasks import Task, pack
+from hosim.study.asked import parse_choice
+from hosim.study.rows_of_answers import DIED
+from hosim.study.runs import Question, Task, pack, pool
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")]
 WORKER = "loky"

@@ -12,17 +12,13 @@ from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric, Hardware
 from hosim.result import ChannelFigures, Result
-from hosim.study import frontier as module
-from hosim.study.axes import Value, parse_axis, read_points, read_vary, scalar
-from hosim.study.bottlenecks import capped
-from hosim.study.frontier import Frontier
-from hosim.study.policy_choice import parse_choice
+from hosim.study import capped
+from hosim.study.asked import Value, parse_axis, parse_choice, parse_steps, read_points, read_vary, scalar
 from hosim.study.prices import Price, prices
-from hosim.study.routing_steps import parse_steps
-from hosim.study.rows import figure_columns, figures, frame, results_of, varied, varied_columns
-from hosim.study.run_policy import unplanned
-from hosim.study.scenario import Question
-from hosim.study.tasks import pack
+from hosim.study.rows_of_answers import figure_columns, figures, frame, results_of, varied, varied_columns
+from hosim.study.runs import Question, pack, unplanned
+from hosim.study.searches import Frontier
+from hosim.study.searches.frontiers import _contradictions, _largest_step, _smallest
 
 QUESTION = Question(chain(2), MACHINE, parse_choice("belady"), 100)
 
@@ -191,7 +187,7 @@ def test_columns_of_varied_fields() -> None:
 def test_a_curve_and_what_contradicts_it() -> None:
     """From 50 B on it fits; 60 B takes as long with a higher peak, 80 B longer than 70 B, and 90 B does not fit."""
     listed = [result(40, None), result(50, 30, 45), result(60, 30, 55), result(70, 20, 66), result(80, 21, 70), result(90, None)]
-    said = list(module._contradictions(listed))
+    said = list(_contradictions(listed))
     assert said == ["80 B takes 21 ns, longer than 20 ns within 70 B", "90 B does not fit although 70 B does"]
     found = Frontier(QUESTION, listed, 50, 40, said)
     assert [r.budget_bytes for r in found.pareto] == [50, 70]
@@ -208,18 +204,18 @@ def test_a_curve_and_what_contradicts_it() -> None:
 
 
 def test_where_a_curve_is_refined() -> None:
-    assert module._largest_step([result(10, 50), result(14, 45), result(20, 42), result(21, 9)]) == 12  # 20 before 18; 33 is of neighbours
-    assert module._largest_step([result(10, 50), result(14, 50), result(15, 9)]) is None
-    assert module._largest_step([result(10, 50), result(12, None), result(15, 49)]) == 12
+    assert _largest_step([result(10, 50), result(14, 45), result(20, 42), result(21, 9)]) == 12  # 20 before 18; 33 is of neighbours
+    assert _largest_step([result(10, 50), result(14, 50), result(15, 9)]) is None
+    assert _largest_step([result(10, 50), result(12, None), result(15, 49)]) == 12
     tried: list[int] = []
 
     def fits(budget: int) -> bool:
         tried.append(budget)
         return budget >= 400
 
-    assert module._smallest(fits, 100, 1024) == 400
+    assert _smallest(fits, 100, 1024) == 400
     assert tried == [1024, 100, 562, 331, 446, 388, 417, 402, 395, 398, 400, 399]
-    assert (module._smallest(fits, 400, 1024), module._smallest(fits, 100, 399)) == (400, None)
+    assert (_smallest(fits, 400, 1024), _smallest(fits, 100, 399)) == (400, None)
 
 
 def test_the_policy_plans_again_for_device_memory_alone() -> None:

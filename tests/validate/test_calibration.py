@@ -14,15 +14,12 @@ from hypothesis import strategies as st
 from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import DeviceInfo, KinetoTrace
-from hosim.io import find_hardware, load_hardware
-from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict
-from hosim.io.shipped import hardware
-from hosim.validate.calibrated_profile import calibrated_profile
-from hosim.validate.calibration import Calibration, base_with_figures, calibrate, likely_base
+from hosim.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
+from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
+from hosim.shipped import find_hardware, hardware
+from hosim.validate import Measurements, base_with_figures, calibrate, calibrated_profile, likely_base, read_measurements
+from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import MeasuredCopy, copies_of, fit_ways
-from hosim.validate.measurements import Measurements, read_measurements
 from hosim.validate.robust import _refitted, fit_line, fit_slope, spread
 
 SEEDS = (1, 2, 3)
@@ -183,7 +180,7 @@ def test_a_sweep_gives_channels_their_curve_and_what_both_ways_share(tmp_path: P
     machine = hardware_from_dict(profile)
     assert machine.fabrics[0].bandwidth_bytes_per_s == pytest.approx(25e9, rel=0.01)
     assert len(machine.channels[0].curve) == 8
-    from hosim.costmodel import alone_ns
+    from hosim.costmodel.transfers import alone_ns
 
     for size in (1 << 12, 1 << 20, 1 << 26):
         assert alone_ns(machine, "h2d", size) == pytest.approx(9000 + size * 0.04, rel=0.02)
@@ -194,7 +191,7 @@ def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     from hosim.gpu.bandwidth_sweep import sweep
     from hosim.gpu.gpu_seam import CpuBackend
     from hosim.gpu.output_files import write_json
-    from hosim.validate.kit_files import FORMAT
+    from hosim.validate.kit import FORMAT
 
     device = CpuBackend()
     write_json(tmp_path / "bandwidth.json", {"format": FORMAT, "device": device.describe(), **sweep(device, (4096, 8192), 2)})

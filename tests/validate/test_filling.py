@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.importers.kineto_events import DeviceInfo, DeviceOp
+from hosim.importers.recordings import DeviceInfo, DeviceOp
 from hosim.validate.filling import placed_ns
 
 DEVICE = DeviceInfo("toy", 80 << 30, 10, 2048, 65536, 102_400)

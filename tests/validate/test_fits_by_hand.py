@@ -12,13 +12,13 @@ from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.validate.calibrated_profile import calibrated_profile, host_channel
-from hosim.validate.calibration import Calibration, calibrate, likely_base
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto
+from hosim.validate import Measurements, calibrate, calibrated_profile, likely_base
+from hosim.validate.calibrated_profile import host_channel
+from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, _bent, _points, copies_of, fit_ways
 from hosim.validate.kind_times import ASSUMED
-from hosim.validate.measurements import Measurements, Sweep
+from hosim.validate.measurements import Sweep
 from hosim.validate.op_fit import Efficiency
 from hosim.validate.robust import (
     ErrorSpread,

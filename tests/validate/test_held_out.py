@@ -12,11 +12,9 @@ from kineto_toys import KERNEL, call, device_op, span, trace
 from synthetic_trace import TRUTH, recording
 
 from hosim.errors import InputError
-from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.validate.calibration import calibrate
-from hosim.validate.held_out import HeldOut, hold_out, learn_before, learn_from, learned_part, predict_trace
-from hosim.validate.measurements import Measurements
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
+from hosim.validate import Measurements, calibrate, hold_out, learn_from, learned_part, predict_trace
+from hosim.validate.held_out import HeldOut, learn_before
 from hosim.validate.op_times import OpTimes, keys_of, learn
 from hosim.validate.repetitions import before, issued_from, repetitions
 

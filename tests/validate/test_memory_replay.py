@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from naive_device import MIB, NaiveDevice
 
-from hosim.importers.kineto import read_kineto
-from hosim.importers.kineto_events import DeviceOp, HostCall, KinetoTrace, MemoryEvent
+from hosim.importers.recordings import DeviceOp, HostCall, KinetoTrace, MemoryEvent, read_kineto
+from hosim.validate import validate, validation_to_dict
 from hosim.validate.memory_replay import replay_history, replay_memory
 from hosim.validate.recording import parse_snapshot, read_snapshot
 from hosim.validate.reserved_replay import most_growth, replay_from_nothing
-from hosim.validate.validation import validate, validation_to_dict
 
 # allocated peak of the recording; reserved peak recorded, which is the reserve that it begins with
 TRACES = {

@@ -9,20 +9,18 @@ import pytest
 from kineto_toys import KERNEL, call, device_op, span, trace
 
 import hosim
-from hosim.costmodel.kernels.op_kernels import kernel_us
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
+from hosim.costmodel.kernels import kernel_us
+from hosim.files import read, write
 from hosim.hardware import Hardware
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.io import find_hardware, load_hardware
-from hosim.io.hardware_file import hardware_from_dict
-from hosim.io.reading import read, write
-from hosim.validate.calibrated_profile import calibrated_profile
-from hosim.validate.calibration import Calibration, calibrate
+from hosim.importers.recordings import KinetoTrace, parse_kineto
+from hosim.io import hardware_from_dict, load_hardware
+from hosim.shipped import find_hardware
+from hosim.validate import Measurements, calibrate, calibrated_profile, modelled
+from hosim.validate.calibration import Calibration
 from hosim.validate.kernel_scale import KernelScale, scale_kernels, scaled_constants
 from hosim.validate.kind_times import efficiency_of
-from hosim.validate.measurements import Measurements
-from hosim.validate.modelled_times import ModelledOps, modelled
+from hosim.validate.modelled_times import ModelledOps
 from hosim.validate.op_fit import Efficiency
 from hosim.validate.op_work import OpWork, graph_of
 from hosim.validate.robust import ErrorSpread, Figure
@@ -159,7 +157,7 @@ RECORDED = ("h100_qwen1.5_0.5b", "h100_vgg13_training", "h100_bert_small", "h100
 @pytest.mark.long
 @pytest.mark.parametrize(("learned", "other"), list(permutations(RECORDED, 2)))
 def test_a_model_predicts_another_one_on_the_same_gpu(shared: Path, learned: str, other: str, base: Hardware, compared: Any) -> None:
-    from hosim.importers.kineto import read_kineto
+    from hosim.importers.recordings import read_kineto
 
     folder = shared / "data" / "traces"
     if not folder.is_dir():

@@ -11,12 +11,12 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
-from hosim.importers.kineto import parse_kineto
-from hosim.validate.kit_files import BandwidthSweep, SweptCopies, bandwidth_sweep
+from hosim.importers.recordings import parse_kineto
+from hosim.validate import validate_schemes
+from hosim.validate.kit import SCHEMES, BandwidthSweep, bandwidth_sweep
+from hosim.validate.kit.kit_files import SweptCopies
 from hosim.validate.offload_prediction import Sizes, _memory, machine_of, plan_of, predict, predict_recording
-from hosim.validate.offload_schemes import SCHEMES
 from hosim.validate.recorded_step import last_step
-from hosim.validate.scheme_report import validate_schemes
 
 US = 1000
 RESIDENT = {False: 820 * US, True: (820 + 10 + 1600 + 10 + 10 + 200 + 10) * US}

@@ -6,9 +6,10 @@ import pytest
 from published_rows import FILE, generated, generation_graph
 
 from hosim.hardware import Hardware
-from hosim.io import find_hardware, load_hardware
-from hosim.study.policy_choice import parse_choice
-from hosim.study.run_policy import make_plan, replay
+from hosim.io import load_hardware
+from hosim.shipped import find_hardware
+from hosim.study.asked import parse_choice
+from hosim.study.runs import make_plan, replay
 
 ROWS = generated() if FILE.is_file() else {}
 

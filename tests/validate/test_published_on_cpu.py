@@ -7,20 +7,21 @@ from dataclasses import replace
 import pytest
 from published_rows import FILE, generated, generation_graph
 
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
-from hosim.policies import registry
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
 
 pytestmark = pytest.mark.skipif(not FILE.is_file(), reason=f"no {FILE}")
 
 
 def step_ns(graph: Graph, machine: str | Hardware, policy: str, **parameters: float) -> int:
     hardware = load_hardware(find_hardware(machine)) if isinstance(machine, str) else machine
-    result = replay(registry.get(policy).plan(graph, hardware, **parameters), hardware)
+    result = replay(policy_named(policy).plan(graph, hardware, **parameters), hardware)
     assert result.makespan_ns is not None, result.error
     return result.makespan_ns
 

@@ -7,10 +7,11 @@ what Calculon's account has for the busiest stage (calculon-ai/calculon, its val
 import pytest
 
 import hosim
-from hosim.analysis.liveness import static_peak
-from hosim.costmodel.op_time import op_durations
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
+from hosim.analysis import static_peak
+from hosim.costmodel import op_durations
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.shipped import find_hardware
 
 MACHINE = "a100-80gb-sxm"
 SIZES = {"22B": (6144, 64, 48, 4), "175B": (12288, 96, 96, 1), "530B": (20480, 128, 105, 1), "1T": (25600, 160, 128, 1)}

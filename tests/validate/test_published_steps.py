@@ -6,12 +6,13 @@ from statistics import geometric_mean
 import pytest
 from published_rows import FILE, PublishedRow, graph_of_row, published
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
-from hosim.io import find_hardware, load_hardware
-from hosim.models.build import build
+from hosim.io import load_hardware
+from hosim.models import build
+from hosim.shipped import find_hardware
 
 ROWS = published(("prefill", "decode")) if FILE.is_file() else []
 COMPOSED = [row for row in ROWS if row.id.startswith("aic")]

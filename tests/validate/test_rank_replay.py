@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import Collective, KinetoTrace
-from hosim.validate.rank_replay import replay_ranks
+from hosim.importers.recordings import KinetoTrace, parse_kineto
+from hosim.importers.recordings.kineto_events import Collective
+from hosim.validate import replay_ranks
 
 
 def document(work: list[int], other: list[int], clock: float = 0, numbered: bool = True, group: str = "0") -> dict[str, Any]:

@@ -8,10 +8,8 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.errors import InputError
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import KinetoTrace
-from hosim.importers.kineto_waits import program_order, waits
-from hosim.validate.damage import refuse_damage
+from hosim.importers.recordings import KinetoTrace, parse_kineto, program_order, waits
+from hosim.validate import refuse_damage
 from hosim.validate.filling import kernels_wait_for_room
 from hosim.validate.recurrences import recurring_structure
 from hosim.validate.replay_verdict import replay_and_judge

@@ -11,17 +11,16 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.gate.explained import assert_explained
-from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
-from hosim.importers.kineto_waits import program_order, waits
-from hosim.report.validation_table import rival_rows, verdict_lines
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, program_order, read_kineto, waits
+from hosim.report.of_studies import rival_rows
+from hosim.report.of_studies.validation_table import verdict_lines
+from hosim.validate import Validation, complaint, validation_to_dict
 from hosim.validate.causes_of_delay import CAUSES
 from hosim.validate.recorded_collectives import is_collective
-from hosim.validate.replay_verdict import Verdict, behind, beyond, complaint, replay_and_judge, starts_given, within
+from hosim.validate.replay_verdict import Verdict, behind, beyond, replay_and_judge, starts_given, within
 from hosim.validate.start_errors import StartErrors, percentile95, start_errors
 from hosim.validate.structure import GivenTimes, structure
 from hosim.validate.trivial_predictors import by_held_host, by_launches
-from hosim.validate.validation import Validation, validation_to_dict
 
 
 def chain(count: int, late: dict[int, float] | None = None, moved: float = 0) -> list[dict[str, Any]]:

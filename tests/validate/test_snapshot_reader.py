@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hosim.engine.allocators.state import BlockState, SegmentState
+from hosim.engine.allocators import BlockState, SegmentState
 from hosim.errors import InputError
 from hosim.validate.recording import AllocatorSettings, Entry, Snapshot, parse_snapshot, read_snapshot
 

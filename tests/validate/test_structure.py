@@ -13,8 +13,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, step, trace
 
 from hosim.errors import InputError
-from hosim.importers.kineto import parse_kineto, read_kineto
-from hosim.importers.kineto_events import DeviceOp, KinetoTrace
+from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
 from hosim.validate.latencies import Latencies, centre, label
 from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, _overlap, structural_replay
 from hosim.validate.structure import GivenNumbers, Structure, structure

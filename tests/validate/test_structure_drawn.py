@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
-from hosim.importers.kineto import parse_kineto, read_kineto
+from hosim.importers.recordings import parse_kineto, read_kineto
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import structure
 

@@ -13,14 +13,13 @@ from kineto_toys import step
 
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.kineto import parse_kineto
-from hosim.importers.kineto_events import DeviceOp
-from hosim.io.hardware_file import hardware_from_dict
-from hosim.validate.calibrated_profile import calibrated_profile
+from hosim.importers.recordings import DeviceOp, parse_kineto
+from hosim.io import hardware_from_dict
+from hosim.validate import Measurements, Validation, calibrated_profile, read_measurements, read_trace, validate, validation_to_dict
 from hosim.validate.calibration import Calibration
 from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, copies_of
 from hosim.validate.latencies import Latencies
-from hosim.validate.measurements import Measurements, Sweep, read_measurements
+from hosim.validate.measurements import Sweep
 from hosim.validate.memory_replay import replay_memory
 from hosim.validate.op_fit import fit_efficiencies, fixed_time
 from hosim.validate.op_times import is_transfer, size_of
@@ -28,7 +27,7 @@ from hosim.validate.op_work import OpWork
 from hosim.validate.robust import ErrorSpread, Figure
 from hosim.validate.structural_replay import structural_replay
 from hosim.validate.structure import GivenNumbers, structure
-from hosim.validate.validation import Validation, _given, beside, read_trace, validate, validation_to_dict
+from hosim.validate.validation import _given, beside
 
 # ---- hosim validate
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hosim.costmodel.collective_traffic import PASSES
 from hosim.costmodel.kernels.attention_time import (
     FLASH,
     ContextConstants,
@@ -29,6 +28,7 @@ from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
 from hosim.costmodel.kernels.moe_time import MoeConstants, expert_product_us, moe_us
 from hosim.costmodel.kernels.processor import Array, Processor, Shapes
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
+from hosim.costmodel.transfers import PASSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.costmodel.fair_sharing import NS_PER_S, Link
-from hosim.costmodel.routes import chunks_of, route
-from hosim.costmodel.transfer_time import is_pageable
+from hosim.costmodel.transfers import NS_PER_S, Link, chunks_of, is_pageable, route
 from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
 from hosim.hardware import Channel, Hardware

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from hosim.costmodel.collective_traffic import crossed_fabrics
-from hosim.costmodel.fair_sharing import Link, max_min_rates
-from hosim.costmodel.memory_traffic import HELD_BYTES_PER_S, MemoryUse
+from hosim.costmodel import HELD_BYTES_PER_S, MemoryUse
+from hosim.costmodel.transfers import Link, crossed_fabrics, max_min_rates
 from hosim.hardware import Channel, Hardware
 
 Steps = Generator[simpy.Event, Any, Any]

@@ -10,12 +10,10 @@ from itertools import count
 
 import simpy
 
-from hosim.analysis.stage_messages import StageExchange
+from hosim.analysis import StageExchange
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
-from hosim.costmodel.collective_traffic import bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import copy_uses
+from hosim.costmodel import copy_uses, op_durations
+from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.compiled_plan import resolve_hop

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hosim.analysis.stage_messages import StageExchange
+from hosim.analysis import StageExchange
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.fair_sharing import NS_PER_S
-from hosim.costmodel.memory_traffic import copies_compete, with_memories
+from hosim.costmodel import copies_compete, with_memories
+from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine import oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.ledger import Ledger
@@ -32,7 +32,8 @@ class Simulation:
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
-    >>> from hosim.io import find_hardware, load_hardware
+    >>> from hosim.shipped import find_hardware
+    >>> from hosim.io import load_hardware
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from hosim.costmodel.transfer_time import pin_ns
+from hosim.costmodel.transfers import pin_ns
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger, composition_of
 from hosim.engine.oom_reports import FullTier

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hosim.cache_plan import AT_START
-from hosim.costmodel.collective_traffic import sent_bytes
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.transfers import alone_ns, sent_bytes
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel import op_durations
+from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware

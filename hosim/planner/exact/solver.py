@@ -16,9 +16,9 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, replace
 
-from hosim.analysis.verifier import verify
+from hosim.analysis import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph

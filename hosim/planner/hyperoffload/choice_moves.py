@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 
-from hosim.analysis.gaps import initial_set
-from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis import HappensBefore, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.problem import Problem
-from hosim.schedule.insertion import Absence, WriteBack, tensor_cache_ops
+from hosim.schedule import Absence, WriteBack, tensor_cache_ops
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""

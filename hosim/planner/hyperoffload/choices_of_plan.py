@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor

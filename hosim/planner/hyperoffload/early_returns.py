@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
-from hosim.schedule.idle_intervals import Levels, fits_from
+from hosim.schedule import Levels, fits_from
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:

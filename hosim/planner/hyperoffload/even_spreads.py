@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from heapq import heappop, heappush
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.costmodel.memory_traffic import machine_of_copies
+from hosim.costmodel import machine_of_copies
 from hosim.planner.hyperoffload.channel_reservations import left_rates
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
-from hosim.schedule.even_spread import LARGE, evenly_spread, usual_size
+from hosim.schedule.tiers_below import LARGE, evenly_spread, usual_size
 
 Spread = Callable[[Problem, int, int | None, bool, int], Choices | None]
 """What spreads tensors over a step: of a budget in bytes, the bytes to spare, whether written ones move, and the number of tiers below."""

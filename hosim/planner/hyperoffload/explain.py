@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hosim.analysis.canonical import canonical
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap, canonical
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -28,8 +27,7 @@ from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
-from hosim.schedule.idle_parts import idle_parts_below
-from hosim.schedule.order_of_uses import plan_for
+from hosim.schedule import idle_parts_below, plan_for
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.transfers import alone_ns
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
-from hosim.schedule.lower_tiers import LowerTier
+from hosim.schedule.tiers_below import LowerTier
 
 
 @dataclass(frozen=True, slots=True)

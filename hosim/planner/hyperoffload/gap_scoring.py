@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.transfer_time import alone_ns, channel_bandwidth
+from hosim.costmodel import machine_of_copies
+from hosim.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, least_size_that_counts, left_rates, timelines
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem
-from hosim.schedule.lower_tiers import LowerTier
-from hosim.schedule.placement import Placement, TierSpace
+from hosim.schedule.tiers_below import LowerTier, Placement, TierSpace
 
 _LONG = 2**30
 """Bytes whose transfer takes no longer than they need."""

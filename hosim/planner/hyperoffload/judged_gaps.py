@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
 from hosim.planner.hyperoffload.problem import Problem

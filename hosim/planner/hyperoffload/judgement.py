@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps

@@ -16,7 +16,7 @@ from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
 from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
 from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
-from hosim.schedule.lower_tiers import has_hops
+from hosim.schedule.tiers_below import has_hops
 
 _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
 """Parts of the tiers that are filled by the listed order, until what is on its way finds room, too."""

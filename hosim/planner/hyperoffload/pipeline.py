@@ -9,8 +9,9 @@
    transfers more time than an undisturbed step does.
 6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
    What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
-7. Where several tiers are below, each rule of :mod:`hosim.schedule.placement`, with the same sweeps that a plan by that rule gets.
-8. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is worse
+7. Where several tiers are below, each rule of :mod:`hosim.schedule.tiers_below.placement`, with the same sweeps that a plan by that rule
+gets. 8. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is
+worse
    than any of them.
 9. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, from there, judged by
    :mod:`hosim.planner.hyperoffload.plan_simulator`.
@@ -44,8 +45,7 @@ from hosim.planner.hyperoffload.refinement import LESS, bound_ns, found_elsewher
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.stall_search import SMALL
 from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
-from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, space_below
 from hosim.units import human_size
 
 _SLOW = (1.0, 0.7, 0.4)

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.cache_plan import AT_START
-from hosim.costmodel.memory_traffic import copies_compete, copy_uses, machine_of_copies
-from hosim.engine.flow_table import UncoveredError
-from hosim.engine.loop_cells import ENDED, LATE, NEVER, STOPPED, STUCK
-from hosim.engine.program_table import ProgramTable
+from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
+from hosim.engine import ENDED, LATE, NEVER, STOPPED, STUCK, ProgramTable, UncoveredError
 from hosim.planner.hyperoffload.choice_moves import Changes
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem

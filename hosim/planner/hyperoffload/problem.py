@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
-from hosim.analysis.liveness import needed_bytes
+from hosim.analysis import Gap, initial_set, needed_bytes, tensor_gaps
 from hosim.cache_plan import AT_START
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import machine_of_copies, op_durations
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import refuse_other_processors
-from hosim.schedule.lower_tiers import LowerTier, fastest_tiers, route
+from hosim.schedule.tiers_below import LowerTier, fastest_tiers, route
 from hosim.units import human_size
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from hosim.analysis.bounds import LowerBounds
-from hosim.engine import replay
-from hosim.engine.loop_cells import NEVER
+from hosim.analysis import LowerBounds
+from hosim.engine import NEVER, replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator

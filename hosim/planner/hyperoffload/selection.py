@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights

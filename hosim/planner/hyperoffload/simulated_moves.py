@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH
-from hosim.engine.flow_table import UncoveredError
-from hosim.engine.program_table import TableMove
+from hosim.engine import TableMove, UncoveredError
 from hosim.planner.hyperoffload.choices import TensorChoice, initial_tiers, place
 from hosim.planner.hyperoffload.problem import Problem
 

@@ -12,9 +12,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from hosim.cache_plan import AT_START, CacheOp, Plan
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel.transfers import alone_ns
 from hosim.hardware import Channel, Hardware
 
 

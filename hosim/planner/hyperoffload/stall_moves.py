@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
-from hosim.costmodel.routes import slowest_hop
+from hosim.costmodel.transfers import slowest_hop
 from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, within
 from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
 from hosim.planner.hyperoffload.plan_simulator import ORDER, PlanSimulator

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel import machine_of_copies
+from hosim.costmodel.transfers import alone_ns
 from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem
 

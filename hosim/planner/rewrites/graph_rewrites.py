@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from hosim.analysis.liveness import static_curve
+from hosim.analysis import static_curve
 from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.errors import InfeasibleError

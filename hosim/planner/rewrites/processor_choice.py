@@ -24,10 +24,9 @@ from math import inf, prod
 from operator import itemgetter
 from typing import Any
 
-from hosim.analysis.free_order_bound import free_order_bound_ns
-from hosim.analysis.verifier import verify
+from hosim.analysis import free_order_bound_ns, verify
 from hosim.cache_plan import Plan, Proof
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.edits import Edits, is_repeatable, on_processors
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
@@ -39,7 +38,7 @@ from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager
 from hosim.processors import others_of
-from hosim.schedule.forced_moves import starts_elsewhere
+from hosim.schedule import starts_elsewhere
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]

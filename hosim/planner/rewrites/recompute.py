@@ -15,9 +15,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hosim.analysis.gaps import Gap, initial_set
+from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel.transfers import alone_ns
 from hosim.edits import Recompute, edited, reads_the_same, why_once
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.problem import Problem

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hosim.analysis.liveness import USUAL_DEVICE_TIER, idle_below, static_curve
+from hosim.analysis import USUAL_DEVICE_TIER, idle_below, static_curve
 from hosim.edits import is_random, permuted
 from hosim.graph import Graph
 

@@ -15,9 +15,9 @@ from itertools import accumulate, product
 
 import numpy as np
 
-from hosim.analysis.edited_curve import Numbers, edited_curve
+from hosim.analysis import Numbers, edited_curve
 from hosim.cache_plan import Plan
-from hosim.costmodel.transfer_time import channel_bandwidth
+from hosim.costmodel.transfers import channel_bandwidth
 from hosim.edits import Edits, edited, is_random
 from hosim.graph import Graph
 from hosim.hardware import Channel

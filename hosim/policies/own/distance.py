@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.idle_intervals import below_at_ends, between_uses
-from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import Absence, below_at_ends, between_uses, insert
+from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
 def plan(

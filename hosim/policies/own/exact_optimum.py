@@ -7,8 +7,7 @@ from dataclasses import replace
 from hosim.cache_plan import Plan, Proof
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.exact import solver
-from hosim.planner.exact.decision_space import knows_all_starts
+from hosim.planner import knows_all_starts, solve
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int) -> Plan:
@@ -18,7 +17,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, s
     Raises :class:`hosim.errors.InputError` if OR-tools is missing, or the graph or the machine is more than the exact model knows, and
     :class:`hosim.errors.InfeasibleError` if nothing fits.
     """
-    found = solver.solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest)
+    found = solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest)
     if not knows_all_starts(graph, hardware):
         return found.plan
     within = min(budget_bytes, hardware.device.capacity_bytes)

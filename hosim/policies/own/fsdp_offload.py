@@ -16,7 +16,7 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import layerwise
-from hosim.schedule.around_processors import planned_around
+from hosim.schedule import planned_around
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, ops_ahead: int) -> Plan:

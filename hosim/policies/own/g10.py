@@ -29,19 +29,15 @@ from heapq import heappop, heapreplace
 import numpy as np
 
 from hosim import engine
-from hosim.analysis.gaps import Gap, tensor_gaps
+from hosim.analysis import Gap, tensor_gaps
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel.transfers import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.bandwidth_slots import Slots
-from hosim.schedule.idle_intervals import below_at_ends, between_uses, fits_from, held_bytes
-from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import LowerTier, nearest_tiers, space_below, starts
-from hosim.schedule.over_time import OverTime
-from hosim.schedule.placement import Placement, read_placement
+from hosim.schedule import Absence, Slots, below_at_ends, between_uses, fits_from, held_bytes, insert
+from hosim.schedule.experts import OverTime
+from hosim.schedule.tiers_below import LowerTier, Placement, nearest_tiers, read_placement, space_below, starts
 
 Relief = np.ndarray[tuple[int], np.dtype[np.float64]]
 """The relief of each idle time."""

@@ -2,9 +2,9 @@
 
 What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.expert_routing`) are left out of it:
 they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
-remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.expert_cache` fetches and evicts them
-in that cache: what is predicted before the gate has decided, what was mispredicted when it has. The machine's inspection time is spent at
-these decisions only.
+remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.experts.expert_cache` fetches and
+evicts them in that cache: what is predicted before the gate has decided, what was mispredicted when it has. The machine's inspection time
+is spent at these decisions only.
 
 Source: the "hybrid approach" of the HyperOffload description, for graphs with data-dependent control flow: static scheduling for the fixed
 backbone, runtime scheduling for dynamic branches. A graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hosim.analysis.liveness import static_peak
+from hosim.analysis import static_peak
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -26,21 +26,8 @@ from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner.hyperoffload import pipeline
 from hosim.result import Timeline
-from hosim.schedule.expert_cache import (
-    HOTTEST,
-    KEEPS,
-    LFU,
-    LRU,
-    PREDICTORS,
-    ExpertCache,
-    ExpertTable,
-    Fetch,
-    Rule,
-    expert_table,
-    hottest,
-)
-from hosim.schedule.lower_tiers import route, space_below
-from hosim.schedule.placement import FASTEST, PLANNED, Placement, planned_placement
+from hosim.schedule.experts import HOTTEST, KEEPS, LFU, LRU, PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table, hottest
+from hosim.schedule.tiers_below import FASTEST, PLANNED, Placement, planned_placement, route, space_below
 from hosim.units import human_size
 
 __all__ = ["Deciding", "plan"]
@@ -48,7 +35,7 @@ __all__ = ["Deciding", "plan"]
 
 @dataclass(frozen=True)
 class Deciding:
-    """The dynamic part of a plan: makes the :class:`~hosim.schedule.expert_cache.ExpertCache` of each replay.
+    """The dynamic part of a plan: makes the :class:`~hosim.schedule.experts.expert_cache.ExpertCache` of each replay.
 
     A replay appends what it prefetches to ``fetches``.
     """

@@ -18,12 +18,11 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner import Evaluation, Judge, of_another, plan_cost, sturdier
 from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, of_another, plan_cost
-from hosim.planner.hyperoffload.late_issue import sturdier
 from hosim.planner.rewrites import graph_rewrites
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
-from hosim.schedule.placement import PLANNED, planned_placement
+from hosim.schedule.tiers_below import PLANNED, planned_placement
 
 
 @rare_collection()
@@ -43,8 +42,8 @@ def plan(
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
     ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
-    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.placement`, or
-    :data:`hosim.schedule.placement.PLANNED`.
+    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.tiers_below.placement`, or
+    :data:`hosim.schedule.tiers_below.placement.PLANNED`.
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
     policies are not asked for plans.
     """

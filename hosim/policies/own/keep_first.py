@@ -19,9 +19,8 @@ from collections.abc import Callable
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.paging import paging_plan
-from hosim.schedule.placement import FASTEST, read_placement
-from hosim.schedule.steady_start import kept_from_the_start, starts_below
+from hosim.schedule import kept_from_the_start, paging_plan, starts_below
+from hosim.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:

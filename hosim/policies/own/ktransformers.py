@@ -21,7 +21,7 @@ from hosim.hardware import Hardware
 from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.policies.own import resident
 from hosim.processors import others_of
-from hosim.schedule.forced_moves import starts_elsewhere
+from hosim.schedule import starts_elsewhere
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:

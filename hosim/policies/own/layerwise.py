@@ -24,9 +24,8 @@ from itertools import pairwise
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import FASTEST, check_kind, read_placement
+from hosim.schedule import Absence, insert
+from hosim.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
 
 WEIGHTS = ("parameter", "expert")
 """Kinds of tensors by which layers are told, and that are put below by default."""

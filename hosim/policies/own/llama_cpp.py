@@ -34,7 +34,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models.gguf_names import gguf_names
+from hosim.models import gguf_names
 from hosim.plain_text import shown
 from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.policies.own import resident

@@ -12,14 +12,12 @@ starts below and comes up just before its first use.
 
 from __future__ import annotations
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
-from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import Absence, below_at_ends, between_uses, held_bytes, insert, take_away
+from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:

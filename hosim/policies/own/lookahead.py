@@ -13,8 +13,8 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own.on_demand import LeastRecentlyUsed
-from hosim.schedule.paging import paging_plan
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import paging_plan
+from hosim.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, k: int, placement: str = FASTEST) -> Plan:

@@ -27,16 +27,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from hosim.analysis.gaps import Gap
+from hosim.analysis import Gap
 from hosim.cache_plan import Plan
-from hosim.costmodel.op_time import op_durations
+from hosim.costmodel import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own.distance import at_distance, not_in_place
-from hosim.schedule.idle_intervals import below_at_ends, between_uses, held_bytes, take_away
-from hosim.schedule.insertion import Absence, insert
-from hosim.schedule.lower_tiers import space_below, starts
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import Absence, below_at_ends, between_uses, held_bytes, insert, take_away
+from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
 def plan(

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from hosim.analysis.bounds import lower_bound_ns
-from hosim.costmodel.memory_traffic import machine_of_copies
-from hosim.costmodel.op_time import op_durations
-from hosim.costmodel.transfer_time import alone_ns
+from hosim.analysis import lower_bound_ns
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.soonest_end import moving_ns
-from hosim.schedule.idle_parts import idle_parts_below
-from hosim.schedule.insertion import insert
-from hosim.schedule.lower_tiers import starts
-from hosim.schedule.placement import Placement
-from hosim.schedule.steady_start import kept_from_the_start
+from hosim.planner import moving_ns
+from hosim.schedule import idle_parts_below, insert, kept_from_the_start
+from hosim.schedule.tiers_below import Placement, starts
 
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
-"""Policies whose tensors start where :func:`hosim.schedule.lower_tiers.starts` says, whatever their settings."""
+"""Policies whose tensors start where :func:`hosim.schedule.tiers_below.lower_tiers.starts` says, whatever their settings."""
 
 _PREFETCHING, _FAULTING = frozenset({"lookahead", "unified_memory"}), frozenset({"on_demand", "keep_first", "belady"})
 """Policies that decide while they run, and inspect each op; with the latter nothing comes up before an op misses it."""

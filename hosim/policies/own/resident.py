@@ -9,7 +9,7 @@ from __future__ import annotations
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.insertion import insert
+from hosim.schedule import insert
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:

@@ -17,15 +17,13 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choices import insert
-from hosim.planner.hyperoffload.choices_of_plan import choices_of
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.soonest_end import moving_ns
-from hosim.policies import registry
+from hosim.planner import analyse, choices_of, insert, moving_ns
 from hosim.policies.own.policy_floors import PolicyFloors
-from hosim.schedule.freeze_runtime import freeze_runtime
-from hosim.schedule.lower_tiers import nearest_tiers
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.policies.rules_of_thumb import RULES_OF_THUMB
+from hosim.schedule import freeze_runtime
+from hosim.schedule.tiers_below import FASTEST, nearest_tiers, read_placement
+
+_BY_NAME = {policy.name: policy for policy in RULES_OF_THUMB}
 
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
@@ -96,7 +94,7 @@ def static_rivals(
         if name in hopeless and (name, settings) not in IF_TRAINING:
             continue
         try:
-            plan = registry.get(name).plan(graph, hardware, budget_bytes, **settings, **_placed(name, placement))
+            plan = _BY_NAME[name].plan(graph, hardware, budget_bytes, **settings, **_placed(name, placement))
         except InfeasibleError:
             continue
         static = _static(plan, hardware, budget_bytes, None)
@@ -139,9 +137,9 @@ def rivals_at_runtime(graph: Graph, hardware: Hardware, budget_bytes: int, place
 def _of_policy(graph: Graph, hardware: Hardware, budget_bytes: int, name: str, placement: str | None) -> Iterator[Plan]:
     """The plan of a policy with its other parameters at their defaults; none where nothing fits."""
     with suppress(InfeasibleError):
-        yield registry.get(name).plan(graph, hardware, budget_bytes, **_placed(name, placement))
+        yield _BY_NAME[name].plan(graph, hardware, budget_bytes, **_placed(name, placement))
 
 
 def _placed(name: str, placement: str | None) -> Mapping[str, str]:
     """The parameter that sets the rule of a policy, if it has one."""
-    return {} if placement is None or "placement" not in registry.get(name).parameters else {"placement": placement}
+    return {} if placement is None or "placement" not in _BY_NAME[name].parameters else {"placement": placement}

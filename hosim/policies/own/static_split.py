@@ -31,11 +31,8 @@ from collections.abc import Sequence
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.insertion import insert
-from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import FASTEST, read_placement
-from hosim.schedule.shares_below import EVEN, Choose, tensors_below
-from hosim.schedule.stays import DeviceStays, Stays
+from hosim.schedule import DeviceStays, Stays, insert
+from hosim.schedule.tiers_below import EVEN, FASTEST, Choose, read_placement, space_below, tensors_below
 
 _LATER = 4
 """What ops ahead are divided by where too little room is left for what is fetched so far ahead."""

@@ -19,8 +19,8 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import resident, zero_infinity
-from hosim.schedule.around_processors import planned_around
-from hosim.schedule.placement import FASTEST
+from hosim.schedule import planned_around
+from hosim.schedule.tiers_below import FASTEST
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:

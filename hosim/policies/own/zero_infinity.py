@@ -14,10 +14,8 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import layerwise
-from hosim.schedule.around_processors import planned_around
-from hosim.schedule.forced_moves import forced_tensors
-from hosim.schedule.lower_tiers import space_below
-from hosim.schedule.placement import FASTEST, read_placement
+from hosim.schedule import forced_tensors, planned_around
+from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
 
 _KINDS = "parameter/expert/optimizer_state"
 

@@ -16,7 +16,7 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import layerwise
-from hosim.schedule.placement import FASTEST
+from hosim.schedule.tiers_below import FASTEST
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:

@@ -2,3 +2,28 @@
 
 One file has one policy: a function of its parameters that returns :class:`~hosim.serving.kv_policies.kv_rules.KvRules`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.serving.kv_policies.kv_registry import KV_POLICIES, LOADING, kv_policy
+    from hosim.serving.kv_policies.kv_rules import KvRules
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "kv_registry": "KV_POLICIES LOADING kv_policy",
+            "kv_rules": "KvRules",
+        },
+    )
+
+__all__ = [
+    "KV_POLICIES",
+    "LOADING",
+    "KvRules",
+    "kv_policy",
+]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.reading import did_you_mean
-from hosim.policies.policy import Parameter, unknown_policy, written_settings
+from hosim.files import did_you_mean
+from hosim.policies import Parameter, unknown_policy, written_settings
+from hosim.serving.kv_policies import (
+    kv_expected_reuse,
+    kv_lookahead,
+    kv_lru,
+    kv_pinned,
+    kv_prefetch_queued,
+    kv_sparse,
+    kv_swap_only,
+    kv_write_through,
+)
 from hosim.serving.kv_policies.kv_rules import KvRules
 
 _TIERS = Parameter(
@@ -27,11 +36,11 @@ _REQUESTS = Parameter(8, "int", "how many requests at the head of the queue bloc
 
 @dataclass(frozen=True)
 class KvPolicy:
-    """A policy for the cache: its name, a line, where its rules are made, and its parameters beside ``tiers`` and ``loading``."""
+    """A policy for the cache: its name, a line, what makes its rules, and its parameters beside ``tiers`` and ``loading``."""
 
     name: str
     summary: str
-    module: str
+    made_by: Callable[..., KvRules]
     own: Mapping[str, Parameter] = field(default_factory=dict)
     models: str = ""
     leaves_out: str = ""
@@ -48,17 +57,15 @@ class KvPolicy:
 
     def rules(self, parameters: Mapping[str, Any]) -> KvRules:
         """What it decides with these parameters."""
-        module = importlib.import_module(f"hosim.serving.kv_policies.{self.module}")
-        rules: KvRules = module.rules(**{key: parameters[key] for key in self.own})
-        return rules
+        return self.made_by(**{key: parameters[key] for key in self.own})
 
 
 KV_POLICIES = (
-    KvPolicy("lru", "what is evicted goes to the tier below and comes back on a hit", "kv_lru", models="a cache of several levels"),
+    KvPolicy("lru", "what is evicted goes to the tier below and comes back on a hit", kv_lru.rules, models="a cache of several levels"),
     KvPolicy(
         "pinned",
         "lru, and the first blocks of prompts go last",
-        "kv_pinned",
+        kv_pinned.rules,
         {"blocks": Parameter(2, "int", "how many blocks of each prompt are pinned, from its first")},
         models="retention by priority, as TensorRT-LLM has it",
         leaves_out="priorities that requests ask for; times after which they end",
@@ -66,14 +73,14 @@ KV_POLICIES = (
     KvPolicy(
         "write_through",
         "full blocks are copied below at once, so that evictions wait for no copy",
-        "kv_write_through",
+        kv_write_through.rules,
         models="vLLM's OffloadingConnector, LMCache, Mooncake's store",
         leaves_out="chunks of 256 tokens",
     ),
     KvPolicy(
         "prefetch_queued",
         "write_through, and blocks come up while requests wait",
-        "kv_prefetch_queued",
+        kv_prefetch_queued.rules,
         {"requests": _REQUESTS},
         models="SGLang's hierarchical cache, which prefetches for what is queued",
         leaves_out="prefetching from storage to host memory alone",
@@ -81,7 +88,7 @@ KV_POLICIES = (
     KvPolicy(
         "lookahead",
         "prefetch_queued, and what the known queue needs last is evicted first (HyperOffload's idea)",
-        "kv_lookahead",
+        kv_lookahead.rules,
         {"requests": _REQUESTS},
         models="HyperOffload (arXiv 2602.00748) with the queue as the known schedule",
         leaves_out="its own way with serving is not published",
@@ -89,14 +96,14 @@ KV_POLICIES = (
     KvPolicy(
         "expected_reuse",
         "write_through, and what was used least often and lately is evicted first",
-        "kv_expected_reuse",
+        kv_expected_reuse.rules,
         {"half_life": Parameter(600.0, "float", "seconds after which a use counts half")},
         models="LRFU (IEEE TC 2001)",
     ),
     KvPolicy(
         "sparse",
         "write_through, and blocks that attention does not choose are below alone where blocks of the device lack",
-        "kv_sparse",
+        kv_sparse.rules,
         {
             "hit": Parameter(None, "float", "assumed share of the chosen blocks that is in the device; none: by change"),
             "change": Parameter(None, "float", "assumed share of the chosen blocks that was not chosen in the step before, evenly drawn"),
@@ -106,7 +113,9 @@ KV_POLICIES = (
         models="ESS (arXiv 2512.10576) and SGLang's hierarchical sparse attention, for models that read few blocks (kv_block)",
         leaves_out="selecting tokens by an indexer of its own (DeepSeek-V3.2); copies of single tokens",
     ),
-    KvPolicy("swap_only", "nothing goes below but sequences that are preempted", "kv_swap_only", models="vLLM's swap space (version 0)"),
+    KvPolicy(
+        "swap_only", "nothing goes below but sequences that are preempted", kv_swap_only.rules, models="vLLM's swap space (version 0)"
+    ),
 )
 """Every policy for the cache, in display order."""
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators import BlockState, CachingAllocator, SegmentState
-from hosim.engine.allocators.sizes import division_table, round_size
+from hosim.engine.allocators import BlockState, CachingAllocator, SegmentState, division_table, round_size
 from hosim.errors import InfeasibleError, InputError
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -9,10 +9,10 @@ from counting import lines_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators import greedy
+from hosim.engine.allocators import greedy, pack
 from hosim.engine.allocators.greedy import first_fit, sweep
 from hosim.engine.allocators.skyline import SkylineSearch
-from hosim.engine.allocators.static import DEFAULT_EFFORT, Packing, pack
+from hosim.engine.allocators.static import DEFAULT_EFFORT, Packing
 from hosim.errors import InputError
 
 KNOWN = 1 << 20

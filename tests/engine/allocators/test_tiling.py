@@ -8,12 +8,12 @@ from cut_memory import LIKE_I, SIDE, bricks, cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hosim.engine.allocators import pack
 from hosim.engine.allocators.exchanges import Exchange, Moment, Taste, exchanges
 from hosim.engine.allocators.greedy import improve
 from hosim.engine.allocators.holes import Guess, guessed_holes
 from hosim.engine.allocators.order_tree import any_order
 from hosim.engine.allocators.section_events import SectionEvents
-from hosim.engine.allocators.static import pack
 from hosim.engine.allocators.tiling import TilingSearch
 
 EFFORT = 200_000_000

@@ -1,0 +1,95 @@
+"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and ``hosim.baselines/1``, one line per case.
+
+:mod:`hosim.gate.baselines` and :mod:`hosim.gate.matrix_file` say what the lines mean.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.io.gate_files.cases_file import read_toml
+from hosim.io.validators import STRICT, Count, Format, Name
+
+Others = Annotated[list[Count], Field(min_length=2, max_length=2)]
+"""The number of items left out, and their sum."""
+
+
+@with_config(STRICT)
+class ListingModel(TypedDict):
+    """Items as ``LABEL VALUE NAME``, names folded."""
+
+    items: NotRequired[list[str]]
+    others: NotRequired[Others]
+
+
+@with_config(STRICT)
+class PeakModel(TypedDict):
+    """A tier at its peak."""
+
+    op: NotRequired[str]
+    composition: NotRequired[dict[Name, Count]]
+    residents: NotRequired[ListingModel]
+    away: NotRequired[ListingModel]
+
+
+@with_config(STRICT)
+class FingerprintsModel(TypedDict):
+    """Fingerprints of what is computed and of what is moved, without names."""
+
+    graph: Name
+    plan: Name
+    source: NotRequired[Name]
+    requests: NotRequired[Name]
+
+
+@with_config(STRICT)
+class BaselineModel(TypedDict):
+    """One measured case."""
+
+    format: Literal["hosim.baseline/1"]
+    case: str
+    hosim: Name
+    semantics: Count
+    versions: NotRequired[dict[Name, Count]]
+    asked: dict[Name, str]
+    fingerprints: FingerprintsModel
+    metrics: dict[Name, Count]
+    machine: NotRequired[dict[Name, str]]
+    curve: NotRequired[list[Count]]
+    notes: NotRequired[list[str]]
+    peaks: NotRequired[dict[Name, PeakModel]]
+    moved: NotRequired[dict[Name, ListingModel]]
+    stalls: NotRequired[ListingModel]
+    durations: NotRequired[ListingModel]
+
+
+@with_config(STRICT)
+class BaselinesModel(TypedDict):
+    """The measured cases of a matrix, each as ``METRIC VALUE ...``."""
+
+    format: Literal["hosim.baselines/1"]
+    hosim: Name
+    semantics: Count
+    versions: NotRequired[dict[Name, Count]]
+    cases: dict[Name, Name]
+
+
+MATRIX = Format("baselines", lambda: TypeAdapter(BaselinesModel))
+
+FORMAT = Format("baseline", lambda: TypeAdapter(BaselineModel))
+
+
+def load_baseline(path: str | os.PathLike[str]) -> BaselineModel:
+    """The baseline in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    source = os.fspath(path)
+    return FORMAT.check(read_toml(source), source)
+
+
+def load_baselines(path: str | os.PathLike[str]) -> BaselinesModel:
+    """The baselines of a matrix, checked. Raises :class:`InputError` naming file and path inside it."""
+    source = os.fspath(path)
+    return MATRIX.check(read_toml(source), source)

@@ -1,0 +1,134 @@
+"""The cases of a gate: ``hosim.toml``, or the table ``[tool.hosim]`` of a ``pyproject.toml``.
+
+::
+
+    baselines = "hosim-baselines"            # the folder of the baseline files, beside this file
+    tolerance = {peak = "0 B", makespan = "1%"}
+
+    [cases.prefill]
+    workload = "llama-3.1-8b-prefill-4k"     # or entry = "package.module:function"
+    hardware = "h100-80gb-sxm"
+    policy = "hyperoffload"                  # or plan = "plan.json"
+    budget = "12 GiB"
+
+    [cases.chat]                             # requests over time, with the options of hosim.serve
+    hardware = "h100-80gb-sxm"
+    serve = {model = "llama-3.1-8b", requests = "poisson:rate=10:count=300", limit = "ttft=2s"}
+
+    [matrix.wide]                            # a case for each combination, and one baseline file, one line per case
+    workloads = ["llama-3.1-8b-prefill-4k", "my-step.yaml"]
+    hardware = ["h100-80gb-sxm", "gh200-96gb"]
+    policies = ["hyperoffload", "layerwise"]
+    budgets = ["75%"]                        # optional: by default, all of the device tier
+    cover = "pairs"                          # pairwise coverage of workloads, machines and policies
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from hosim.errors import InputError
+from hosim.files import check_lines, decode, format_of, read_bytes
+from hosim.io.validators import STRICT, Format, Name
+from hosim.limits import refusal, within
+
+_DOTTED = re.compile(r"""[\w\s.\[-]*""")
+"""The beginning of a line that may be a key with dots, up to its first quote: each dot is a table in a table."""
+
+Tolerance = dict[Name, Name | dict[Name, Name]]
+"""Tolerances by metric; a metric with a dot in its name may be written as a nested table."""
+
+
+@with_config(STRICT)
+class CaseModel(TypedDict):
+    """What to plan and replay, on which machine, and how much may change."""
+
+    workload: NotRequired[Name]
+    entry: NotRequired[Name]
+    hardware: Name
+    policy: NotRequired[Name]
+    plan: NotRequired[Name]
+    strict: NotRequired[bool]
+    rescale: NotRequired[bool]
+    budget: NotRequired[Name]
+    serve: NotRequired[dict[Name, Any]]
+    tolerance: NotRequired[Tolerance]
+
+
+Names = Annotated[list[Name], Field(min_length=1)]
+
+
+@with_config(STRICT)
+class MatrixModel(TypedDict):
+    """Cases by their workloads, machines, policies and budgets: all combinations, or pairwise coverage."""
+
+    workloads: Names
+    hardware: Names
+    policies: Names
+    budgets: NotRequired[Names]
+    rescale: NotRequired[bool]
+    cover: NotRequired[Literal["all", "pairs"]]
+    tolerance: NotRequired[Tolerance]
+
+
+@with_config(STRICT)
+class CasesModel(TypedDict):
+    """Everything that a gate checks. ``format`` may be left out, because the file's place says what it is."""
+
+    format: Literal["hosim.cases/1"]
+    baselines: NotRequired[Name]
+    tolerance: NotRequired[Tolerance]
+    cases: NotRequired[dict[Name, CaseModel]]
+    matrix: NotRequired[dict[Name, MatrixModel]]
+
+
+FORMAT = Format("cases", lambda: TypeAdapter(CasesModel))
+
+
+def load_cases(path: str | os.PathLike[str]) -> CasesModel:
+    """The cases in a file, checked; in a ``pyproject.toml``, those of its table ``tool.hosim``.
+
+    Raises :class:`InputError` naming file and path inside it.
+    """
+    source = os.fspath(path)
+    data: Any = read_toml(source)
+    if Path(source).name == "pyproject.toml":
+        data = data.get("tool", {}).get("hosim")
+        if data is None:
+            raise InputError("no table [tool.hosim]; add one, or write a hosim.toml", source=source)
+    _refuse_served_matrix(data, source)
+    return FORMAT.check({"format": format_of("cases"), **data}, source)
+
+
+def _refuse_served_matrix(data: Any, source: str) -> None:
+    """Raise :class:`InputError` for a matrix that has ``serve``, rather than ask for its workloads."""
+    matrices = data.get("matrix") if isinstance(data, dict) else None
+    for name, matrix in matrices.items() if isinstance(matrices, dict) else ():
+        if isinstance(matrix, dict) and "serve" in matrix:
+            said = "a matrix plans single steps and cannot serve requests: write a table [cases.NAME] for each case that serves"
+            raise InputError(said, source=source, where=f"matrix.{name}.serve")
+
+
+def read_toml(source: str) -> dict[str, Any]:
+    """The data in a TOML file; raises :class:`InputError`."""
+    raw = read_bytes(source)
+    check_lines(raw, source)
+    text = decode(raw, source)
+    within(
+        "nesting_depth", max((key[0].count(".") for line in text.splitlines() if (key := _DOTTED.match(line))), default=0), source=source
+    )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"broken TOML: {error}", source=source) from None
+    except RecursionError:
+        raise refusal("nesting_depth", source=source) from None
+    except ValueError as error:
+        raise InputError(f"broken TOML: {error}", source=source) from None

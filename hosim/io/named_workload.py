@@ -1,0 +1,59 @@
+"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as ``gpt2:phase=decode:batch=8``.
+
+A model is a preset or the path of a ``config.json``.
+"""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.importers import builder_parameters, name_of
+from hosim.io.any_format import load_any
+from hosim.shipped import find_workload, is_path, workloads
+
+
+def load_named(text: str) -> Graph:
+    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind it.
+
+    A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A path or a shipped workload wins.
+    A parameter of a mapping has a dot, as ``config.n_layer=2``. The graph's name has the parameters, so that no plan for others is taken
+    for one of it. Raises :class:`InputError`.
+    """
+    model, *settings = text.split(":")
+    if text not in workloads() and names_model(text):
+        return _built(text)
+    try:
+        path = find_workload(text)
+    except InputError as error:
+        if settings and (is_path(model) or os.path.isdir(model)):
+            return _built(text)
+        from hosim.models import PRESETS
+
+        near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
+        if near and near[0] in PRESETS:
+            raise InputError(
+                f"no file, no shipped workload and no model of that name; did you mean {near[0]!r}? (see 'hosim workload models')",
+                source=error.source,
+            ) from None
+        raise
+    return load_any(path)
+
+
+def names_model(text: str) -> bool:
+    """Whether ``text`` is the name of a model, with or without parameters, and of no file."""
+    from hosim.models import PRESETS
+
+    return not is_path(text) and text.partition(":")[0] in PRESETS
+
+
+def _built(text: str) -> Graph:
+    from hosim.models import build
+
+    parameters = builder_parameters(text)
+    try:
+        return build(name_of(parameters), parameters)
+    except InputError as error:
+        raise InputError(error.message, source=f"workload {text.partition(':')[0]}", where=error.where) from None

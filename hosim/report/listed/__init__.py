@@ -1,0 +1,55 @@
+"""Tables of what there is: workloads, machines, policies, devices, op times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.report.listed.device_table import devices
+    from hosim.report.listed.installation import installation, installation_table
+    from hosim.report.listed.listings import (
+        machine,
+        machines,
+        model_figures,
+        models,
+        policies,
+        policy_figures,
+        workload,
+        workload_figures,
+        workload_line,
+        workloads,
+    )
+    from hosim.report.listed.op_time_table import op_times, origin_lines
+    from hosim.report.listed.ranks_table import ranks_table
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "device_table": "devices",
+            "installation": "installation installation_table",
+            "listings": ("machine machines model_figures models policies policy_figures workload workload_figures workload_line workloads"),
+            "op_time_table": "op_times origin_lines",
+            "ranks_table": "ranks_table",
+        },
+    )
+
+__all__ = [
+    "devices",
+    "installation",
+    "installation_table",
+    "machine",
+    "machines",
+    "model_figures",
+    "models",
+    "op_times",
+    "origin_lines",
+    "policies",
+    "policy_figures",
+    "ranks_table",
+    "workload",
+    "workload_figures",
+    "workload_line",
+    "workloads",
+]

@@ -1,0 +1,266 @@
+"""Machines, workloads and policies as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hosim.analysis import static_peak
+from hosim.graph import KINDS, Graph
+from hosim.hardware import Compute, Hardware
+from hosim.models import ListedModel
+from hosim.notes import each_once, notes, sentence
+from hosim.plain_text import counted, printable
+from hosim.report.listed.op_time_table import under_load
+from hosim.report.memory_curve import memory_curve
+from hosim.report.printed import WholeFigures, open_table, paragraph
+from hosim.report.tables import NOTHING, composition, percent
+from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
+
+
+class Listed(Protocol):
+    """A policy as the table of policies shows it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in ``--policies``."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Defaults by parameter."""
+
+    @property
+    def models(self) -> str:
+        """Whose system it models; empty if it does not say."""
+
+    @property
+    def leaves_out(self) -> str:
+        """What of that it does not model."""
+
+
+def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
+    """One row per machine: compute (bf16, else fp16, else the largest), the device tier, its fastest channels in and out, the other tiers.
+
+    ``aliases`` are short names, with the name that each stands for.
+    """
+    names = ("name", "short", "compute", "memory", "bandwidth", "way in", "way out", "other tiers")
+    table = open_table("Hardware", *names, left=2, spare=("other tiers", "short", "bandwidth"))
+    for hw in profiles:
+        device = hw.device
+        peaks = hw.compute.peak_flops
+        dtype = next((known for known in ("bf16", "fp16") if known in peaks), max(peaks, key=lambda dtype: peaks[dtype], default=""))
+        ways = (
+            [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
+            [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
+        )
+        table.add_row(
+            hw.name,
+            next((short for short, name in aliases.items() if name == hw.name), NOTHING),
+            f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING,
+            f"{device.name} {human_size(device.capacity_bytes)}",
+            human_rate(device.bandwidth_bytes_per_s),
+            *(human_rate(max(way)) if way else NOTHING for way in ways),
+            ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
+        )
+    return table
+
+
+def machine(hw: Hardware) -> RenderableType:
+    """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
+    lines = [
+        f"{hw.name}: {counted(hw.devices, 'device')}{_hosts(hw)}",
+        *_compute("compute", hw.compute),
+        *_processor(hw),
+        *(line for tier in hw.tiers if tier.compute is not None for line in _compute(f"of {printable(tier.name)}", tier.compute)),
+        f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
+    ]
+    tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
+    for tier in hw.tiers:
+        tiers.add_row(tier.name, tier.scope, human_size(tier.capacity_bytes), human_rate(tier.bandwidth_bytes_per_s))
+    channels = open_table("Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3)
+    for c in hw.channels:
+        row = [human_rate(c.bandwidth_bytes_per_s), human_time(c.latency_ns), str(c.engines)]
+        channels.add_row(c.name, c.source, c.destination, *row)
+    parts: list[RenderableType] = [paragraph(*lines, space=True), tiers, channels]
+    if hw.fabrics:
+        fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
+        for fabric in hw.fabrics:
+            users = ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])])
+            fabrics.add_row(fabric.name, fabric.scope, users, human_rate(fabric.bandwidth_bytes_per_s))
+        parts.append(fabrics)
+    if uneven := _uneven(hw):
+        parts.append(paragraph(*uneven, space=True))
+    if hw.source:
+        parts.append(paragraph(*f"Source: {hw.source.strip()}".split("\n")))
+    return Group(*parts)
+
+
+def _compute(label: str, compute: Compute) -> list[str]:
+    """The peaks of a processor, and what kernels reach of them."""
+    peaks = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in compute.peak_flops.items()) or "none"
+    return [
+        f"{label:<10} {peaks}; {percent(compute.efficiency, 1)} of it reached, {human_time(compute.launch_ns)} to launch an op",
+        *(
+            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
+            for kind, of in compute.efficiency_of.items()
+        ),
+    ]
+
+
+def _processor(hw: Hardware) -> list[str]:
+    figures = hw.compute.processor
+    if figures is None:
+        return []
+    return [f"processor  {figures.multiprocessors} multiprocessors at {human_clock(figures.clock_hz)}{under_load(hw)}"]
+
+
+def _hosts(hw: Hardware) -> str:
+    return "" if hw.devices_per_host is None else f", {hw.devices_per_host} on a host"
+
+
+def _uneven(hw: Hardware) -> list[str]:
+    """Figures that differ between transfers, one line for each channel or tier that has some."""
+    lines = []
+    for c in hw.channels:
+        parts = [f"{human_rate(rate)} for {human_size(size)}" for size, rate in c.curve]
+        if c.pageable_bytes_per_s is not None:
+            parts.append(f"{human_rate(c.pageable_bytes_per_s)} for pageable memory")
+        parts += [f"{human_rate(rate)} beside {other}" for other, rate in c.beside]
+        lines += [f"{c.name}: {', '.join(parts)}"] if parts else []
+    for tier in hw.tiers:
+        parts = [f"pageable for {', '.join(tier.pageable)}"] if tier.pageable else []
+        if tier.pin_ns:
+            parts.append(f"{human_time(tier.pin_ns)} to pin a tensor, {'from' if tier.pin_pool else 'without'} a pool")
+        if not tier.dma:
+            parts.append("without DMA: ops stand still while copies flow")
+        lines += [f"{tier.name}: {'; '.join(parts)}"] if parts else []
+    return lines
+
+
+def workload_line(graph: Graph) -> str:
+    """A workload in one line: its size, and what it holds with everything resident where ops run one at a time in listed order."""
+    peak = static_peak(graph)
+    held = f"peak in listed order {human_size(peak.bytes)} ({composition(peak.breakdown)})"
+    return f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}, {held}"
+
+
+def workload_figures(graph: Graph) -> dict[str, Any]:
+    """A workload's size, work and memory with everything resident and ops in listed order, exactly: FLOP and bytes."""
+    peak = static_peak(graph)
+    return {
+        "name": graph.name,
+        "ops": len(graph.ops),
+        "tensors": len(graph.tensors),
+        "flops": sum(op.flops for op in graph.ops),
+        "bytes": {kind: size for kind in KINDS if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))},
+        "listed_order_peak_bytes": peak.bytes,
+        "listed_order_peak_breakdown": dict(peak.breakdown),
+        **({"notes": said} if (said := each_once(notes(graph))) else {}),
+    }
+
+
+def policy_figures(policy: Listed, package: str) -> dict[str, Any]:
+    """A policy with its package, its parameters' defaults, and what it models."""
+    return {
+        "name": policy.name,
+        "package": package,
+        "summary": policy.summary,
+        "parameters": dict(policy.parameters),
+        "models": policy.models,
+        "leaves_out": policy.leaves_out,
+    }
+
+
+def workloads(graphs: Iterable[Graph]) -> Table:
+    """One row per workload: its size, work and memory with everything resident and ops in listed order."""
+    table = open_table("Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",))
+    table.add_column("of which")
+    for graph in graphs:
+        peak = static_peak(graph)
+        flops = _work(sum(op.flops for op in graph.ops))
+        row = [f"{len(graph.ops):,}", f"{len(graph.tensors):,}", flops, human_size(peak.bytes), composition(peak.breakdown)]
+        table.add_row(graph.name, *row)
+    return table
+
+
+def models(listed: Iterable[ListedModel]) -> RenderableType:
+    """One row per model that a builder has, what is left out of the published ones, and how to name one as a workload."""
+    table = open_table("Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",))
+    table.add_column("runs")
+    left_out: dict[str, list[str]] = {}
+    for model in listed:
+        for line in model.left_out:
+            left_out.setdefault(line, []).append(model.name)
+        millions = round(model.parameters / 10**6)
+        count = f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
+        table.add_row(model.name, str(model.layers), count, human_size(model.weights_bytes), ", ".join(model.phases))
+    lines = [f"Left out of {', '.join(names)}: {line}." for line, names in left_out.items()]
+    return Group(
+        table,
+        paragraph(*lines, space=True),
+        paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."),
+    )
+
+
+def model_figures(model: ListedModel) -> dict[str, Any]:
+    """A model for ``--json``."""
+    figures = {"name": model.name, "layers": model.layers, "parameters": model.parameters, "weights_bytes": model.weights_bytes}
+    return {**figures, "runs": list(model.phases), "left_out": list(model.left_out)}
+
+
+def _work(flops: int) -> str:
+    return human_compute(flops).removesuffix("/s") if flops else NOTHING
+
+
+def workload(graph: Graph, width: int = 100) -> RenderableType:
+    """A workload's live-memory curve (``width`` columns), its tensors by kind, its ops by kind (the most work first), and its source."""
+    peak = static_peak(graph)
+    tensors = open_table("Tensors", "kind", "tensors", "bytes", "at the peak")
+    for kind in KINDS:
+        sizes = [t.size_bytes for t in graph.tensors if t.kind == kind]
+        if sizes:
+            tensors.add_row(kind.replace("_", " "), f"{len(sizes):,}", human_size(sum(sizes)), human_size(peak.breakdown.get(kind, 0)))
+    counts, flops, accessed = Counter[str](), Counter[str](), Counter[str]()
+    for op in graph.ops:
+        counts[op.kind] += 1
+        flops[op.kind] += op.flops
+        accessed[op.kind] += op.bytes_accessed
+    ops = open_table("Ops", "kind", "ops", "work", "bytes accessed")
+    for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
+        ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
+    at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
+    parts: list[RenderableType] = [WholeFigures(f"{printable(workload_line(graph) + at)}\n"), memory_curve(graph, width), tensors, ops]
+    parts += [paragraph(sentence(str(note))) for note in notes(graph)]
+    about = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
+    if about:
+        parts.append(paragraph(*about))
+    return Group(*parts)
+
+
+def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableType:
+    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary; then what they model.
+
+    ``packages`` are those that the policies come from; they are shown if there is more than one.
+    """
+    table = open_table("Policies", "policy")
+    several = len(set(packages)) > 1
+    for column in ("package", "parameters", "summary")[not several :]:
+        table.add_column(column)
+    for policy, package in zip(listed, packages, strict=True):
+        parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
+        table.add_row(policy.name, *([package] if several else []), parameters or NOTHING, policy.summary)
+    systems = open_table("Whose systems they model", "policy")
+    for column in ("models", "does not model"):
+        systems.add_column(column)
+    for policy in listed:
+        if policy.models:
+            systems.add_row(policy.name, policy.models, policy.leaves_out or NOTHING)
+    return Group(table, systems) if systems.row_count else table

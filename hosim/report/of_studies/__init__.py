@@ -1,0 +1,79 @@
+"""Tables and figures of studies, validation and calibration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.report.of_studies.calibration_tables import calibration, kernels
+    from hosim.report.of_studies.chosen_processors import chosen_processors
+    from hosim.report.of_studies.robustness_table import reasons, robustness, to_dict
+    from hosim.report.of_studies.routing_table import predictions
+    from hosim.report.of_studies.stages_table import stages
+    from hosim.report.of_studies.studies import Row, blame, cell, diff, errors, fit, frontier, listing, sweep
+    from hosim.report.of_studies.study_figures import comparison_figure, frontier_figure
+    from hosim.report.of_studies.validation_table import (
+        CONSTANTS,
+        RIVALS,
+        constant_rows,
+        rival_rows,
+        rows,
+        schemes,
+        short_name,
+        signed_time,
+        taken_from_recording,
+        time_and_share,
+        validation,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "calibration_tables": "calibration kernels",
+            "chosen_processors": "chosen_processors",
+            "robustness_table": "reasons robustness to_dict",
+            "routing_table": "predictions",
+            "stages_table": "stages",
+            "studies": "Row blame cell diff errors fit frontier listing sweep",
+            "study_figures": "comparison_figure frontier_figure",
+            "validation_table": (
+                "CONSTANTS RIVALS constant_rows rival_rows rows schemes short_name signed_time taken_from_recording "
+                "time_and_share validation"
+            ),
+        },
+    )
+
+__all__ = [
+    "CONSTANTS",
+    "RIVALS",
+    "Row",
+    "blame",
+    "calibration",
+    "cell",
+    "chosen_processors",
+    "comparison_figure",
+    "constant_rows",
+    "diff",
+    "errors",
+    "fit",
+    "frontier",
+    "frontier_figure",
+    "kernels",
+    "listing",
+    "predictions",
+    "reasons",
+    "rival_rows",
+    "robustness",
+    "rows",
+    "schemes",
+    "short_name",
+    "signed_time",
+    "stages",
+    "sweep",
+    "taken_from_recording",
+    "time_and_share",
+    "to_dict",
+    "validation",
+]

@@ -1,0 +1,35 @@
+"""Tables, figures and pages of serving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.report.serving.serving_figures import serving_figure
+    from hosim.report.serving.serving_page import serving_page
+    from hosim.report.serving.serving_studies_table import serving_fit, serving_frontier, serving_sweep
+    from hosim.report.serving.serving_table import serving
+    from hosim.report.serving.serving_trace import serving_trace
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "serving_figures": "serving_figure",
+            "serving_page": "serving_page",
+            "serving_studies_table": "serving_fit serving_frontier serving_sweep",
+            "serving_table": "serving",
+            "serving_trace": "serving_trace",
+        },
+    )
+
+__all__ = [
+    "serving",
+    "serving_figure",
+    "serving_fit",
+    "serving_frontier",
+    "serving_page",
+    "serving_sweep",
+    "serving_trace",
+]

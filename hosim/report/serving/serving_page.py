@@ -1,0 +1,27 @@
+"""The report of ``hosim serve --html`` as one file: the tables of the terminal, a zoomable timeline and the pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+
+from hosim.report import page_parts as page
+from hosim.report.result_pages import html_of
+from hosim.report.serving.serving_figures import serving_figure
+from hosim.report.serving.serving_timeline import serving_widget
+
+if TYPE_CHECKING:
+    from hosim.serving import Served
+
+
+def serving_page(served: Served, tables: RenderableType) -> str:
+    """The page of a run; ``tables`` is what the terminal shows."""
+    parts = list(html_of(tables))
+    parts += [
+        page.heading("Timeline"),
+        serving_widget(served),
+        page.heading("Over time"),
+        page.picture(serving_figure(served), "Sequences, cache and latencies over time"),
+    ]
+    return page.page(f"Serving {served.about['model']} on {served.about['hardware']}", parts)

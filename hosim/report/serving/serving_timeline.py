@@ -1,0 +1,65 @@
+"""The zoomable timeline of a serving run as a part of an HTML page: iterations, who runs and waits, and the blocks that each tier holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hosim.report.figures import OP_STYLE
+from hosim.report.serving.serving_figures import curves
+from hosim.report.timeline_curves import thinned
+from hosim.report.timeline_element import BarStyle, Encoder, element
+from hosim.report.timeline_rows import Bar, Row
+
+if TYPE_CHECKING:
+    from hosim.serving import Sample, Served
+
+_POINTS = 2_000
+_ITERATION = "iteration"
+_STYLES = {_ITERATION: BarStyle(_ITERATION, OP_STYLE, "named")}
+
+
+def serving_widget(served: Served) -> str:
+    """A row of iterations for each engine, and one curve each over all engines."""
+    samples = served.samples
+    engines = sorted({sample.instance for sample in samples})
+    rows = [_row(samples, engine, len(engines) > 1) for engine in engines]
+    encoder = Encoder(_STYLES, rows)
+
+    def said(bar: Bar) -> str:
+        sample = samples[bar.number]
+        return f"{sample.tokens:,} tokens, {sample.running:,} run, {sample.waiting:,} wait"
+
+    end = max(sample.end_ns for sample in samples)
+    groups: list[dict[str, Any]] = [{"title": "", "rows": [encoder.row(row, said) for row in rows], "blames": []}]
+    for name, unit, limit, at, values in _curves(served):
+        times, (held,) = thinned(at, [values], end, _POINTS)
+        limited = limit if limit <= 2 * int(held.max(initial=0)) else 0
+        curve = {"tier": name, "unit": unit, "limit": limited, "end": end, "times": times.tolist(), "bytes": held.tolist()}
+        groups.append({"title": "", "rows": [], "blames": [], "memory": curve})
+    return element(encoder, groups, end, "A bar is an iteration. The dashed lines are the blocks that there are.", {})
+
+
+def _row(samples: Sequence[Sample], engine: int, several: bool) -> Row:
+    bars = [Bar(sample.start_ns, sample.end_ns, _ITERATION, k) for k, sample in enumerate(samples) if sample.instance == engine]
+    return Row(f"engine {engine}" if several else "iterations", True, 0, tuple(bars))
+
+
+def _curves(served: Served) -> Iterator[tuple[str, str, int, Any, Any]]:
+    """Name, unit, room (0: without an end), instants and values of each curve."""
+    at, (running, waiting, held) = curves(served.samples)
+    yield "running", "sequences", 0, at, running
+    yield "waiting", "sequences", 0, at, waiting
+    blocks = served.room
+    if served.kv is None:
+        yield "cache", "blocks", blocks, at, held
+        return
+    device, *below = served.kv.tiers.items()
+    yield device[0], "blocks", blocks, at, held
+    starts = np.array([sample.start_ns for sample in served.samples], np.int64)
+    for place, (name, figures) in enumerate(below):
+        if figures.stores > 1:  # each engine knows its own store alone
+            continue
+        yield name, "blocks", figures.blocks, starts, np.array([sample.below[place] for sample in served.samples], np.int64)

@@ -1,0 +1,46 @@
+"""Caches of experts: what they keep, and what they predict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.schedule.experts.expert_cache import (
+        HOTTEST,
+        KEEPS,
+        LFU,
+        LRU,
+        PREDICTORS,
+        ExpertCache,
+        ExpertTable,
+        Fetch,
+        Rule,
+        expert_table,
+        hottest,
+    )
+    from hosim.schedule.experts.over_time import OverTime
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS Rule expert_table hottest",
+            "over_time": "OverTime",
+        },
+    )
+
+__all__ = [
+    "HOTTEST",
+    "KEEPS",
+    "LFU",
+    "LRU",
+    "PREDICTORS",
+    "ExpertCache",
+    "ExpertTable",
+    "Fetch",
+    "OverTime",
+    "Rule",
+    "expert_table",
+    "hottest",
+]

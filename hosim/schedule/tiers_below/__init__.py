@@ -1,0 +1,62 @@
+"""Which tier below takes a tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.schedule.tiers_below.even_spread import LARGE, evenly_spread, usual_size
+    from hosim.schedule.tiers_below.lower_tiers import LowerTier, fastest_tiers, has_hops, nearest_tiers, route, space_below, starts
+    from hosim.schedule.tiers_below.placement import (
+        BALANCED,
+        BY_KIND,
+        FASTEST,
+        NEAREST,
+        PLANNED,
+        Placement,
+        TierSpace,
+        check_kind,
+        planned_placement,
+        read_placement,
+    )
+    from hosim.schedule.tiers_below.shares_below import EVEN, LAST, Choose, part, tensors_below
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "even_spread": "LARGE evenly_spread usual_size",
+            "lower_tiers": "LowerTier fastest_tiers has_hops nearest_tiers route space_below starts",
+            "placement": ("BALANCED BY_KIND FASTEST NEAREST PLANNED Placement TierSpace check_kind planned_placement read_placement"),
+            "shares_below": "Choose EVEN LAST part tensors_below",
+        },
+    )
+
+__all__ = [
+    "BALANCED",
+    "BY_KIND",
+    "EVEN",
+    "FASTEST",
+    "LARGE",
+    "LAST",
+    "NEAREST",
+    "PLANNED",
+    "Choose",
+    "LowerTier",
+    "Placement",
+    "TierSpace",
+    "check_kind",
+    "evenly_spread",
+    "fastest_tiers",
+    "has_hops",
+    "nearest_tiers",
+    "part",
+    "planned_placement",
+    "read_placement",
+    "route",
+    "space_below",
+    "starts",
+    "tensors_below",
+    "usual_size",
+]

@@ -1,0 +1,34 @@
+"""The requests that are served: from files, or drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.serving.requests.asked_requests import asked_requests, changeable, changed_requests
+    from hosim.serving.requests.drawn_requests import changed_text, is_drawn, setting_of
+    from hosim.serving.requests.request import Request
+    from hosim.serving.requests.request_files import RequestRows
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asked_requests": "asked_requests changeable changed_requests",
+            "drawn_requests": "changed_text is_drawn setting_of",
+            "request": "Request",
+            "request_files": "RequestRows",
+        },
+    )
+
+__all__ = [
+    "Request",
+    "RequestRows",
+    "asked_requests",
+    "changeable",
+    "changed_requests",
+    "changed_text",
+    "is_drawn",
+    "setting_of",
+]

@@ -1,0 +1,172 @@
+"""Requests from files as people have them: JSON lines of servers and traces, CSV of Azure and BurstGPT."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.files import check_widths, csv_rows, decode, read_bytes
+from hosim.limits import Budget, within
+from hosim.serving.requests.request import Request
+
+_MOST = 1 << 40
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens of prompt and answer, ids of blocks.
+
+    ``mark`` is a key that only this layout has.
+    """
+
+    arrival: str
+    unit_ns: int
+    prompt: str
+    output: str
+    blocks: str = ""
+    block_tokens: int = 16
+    mark: str = ""
+
+    def names(self, keys: Collection[str]) -> bool:
+        """Whether a row with these keys is of this layout."""
+        return {self.arrival, self.prompt, self.output, *filter(None, [self.mark])} <= set(keys)
+
+
+_LINES = (
+    _Layout("arrival_ms", 10**6, "input_tokens", "output_tokens", "prefix_blocks_of_16", 16),
+    _Layout("timestamp", 10**9, "input_length", "output_length", "hash_ids", 16, "chat_id"),  # Qwen's on Bailian
+    _Layout("timestamp", 10**6, "input_length", "output_length", "hash_ids", 512),  # Mooncake
+    _Layout("arrival_s", 10**9, "prompt_tokens", "output_tokens", "prefix_blocks_of_16", 16),
+)
+_COLUMNS = (
+    _Layout("TIMESTAMP", 0, "ContextTokens", "GeneratedTokens"),  # Azure
+    _Layout("Timestamp", 10**9, "Request tokens", "Response tokens"),  # BurstGPT
+)
+
+
+@dataclass(frozen=True)
+class RequestRows:
+    """The requests of a file by arrival, and where each stands among its ``count`` rows, counted from 0."""
+
+    requests: tuple[Request, ...]
+    places: tuple[int, ...]
+    count: int
+
+    @property
+    def unanswered(self) -> int:
+        """How many rows have no answer, and are left out."""
+        return self.count - len(self.requests)
+
+
+def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
+    """The requests of a file, by arrival; the first arrives at time 0.
+
+    JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of Mooncake's traces (``timestamp`` in milliseconds,
+    ``input_length``, ``output_length``, ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and ``chat_id``:
+    seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of Azure's
+    (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. Requests that got no
+    answer are left out. Raises :class:`InputError` with the line.
+    """
+    return read_request_rows(path).requests
+
+
+def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
+    """As :func:`read_requests`, and the rows in which the requests stand."""
+    source = os.fspath(path)
+    text = decode(read_bytes(source), source)
+    found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)
+    answered = [(place, request) for place, request in enumerate(found) if request.prompt_tokens and request.output_tokens]
+    if not answered:
+        raise InputError("no request with an answer in it" if found else "no request in it", source=source)
+    answered.sort(key=lambda one: one[1].arrival_ns)
+    first = answered[0][1].arrival_ns
+    moved = [replace(request, arrival_ns=request.arrival_ns - first) for _, request in answered]
+    return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found))
+
+
+def _lines(text: str, source: str) -> list[Request]:
+    found = []
+    budget = Budget("records")
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        budget.draw(source=source, where=f"line {number}")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"expected a request as JSON in each line: {error}", source=source, where=f"line {number}") from None
+        if not isinstance(row, dict):
+            raise InputError("expected an object", source=source, where=f"line {number}")
+        layout = next((one for one in _LINES if one.names(row)), None)
+        if layout is None:
+            known = " or ".join(dict.fromkeys(map(_keys, _LINES)))
+            raise InputError(f"expected the keys {known}", source=source, where=f"line {number}")
+        found.append(_request(row, layout, source, number, float))
+    return found
+
+
+def _columns(text: str, source: str) -> list[Request]:
+    rows = csv_rows(text.encode(), source)
+    header = rows[0] if rows else []
+    layout = next((one for one in _COLUMNS if one.names(header)), None)
+    if layout is None:
+        known = " or ".join(map(_keys, _COLUMNS))
+        raise InputError(f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}", source=source)
+    check_widths(rows, source)
+    within("records", len(rows) - 1, source=source)
+    read = _date_s if layout.unit_ns == 0 else float
+    return [_request(dict(zip(header, row, strict=True)), layout, source, number, read) for number, row in enumerate(rows[1:], 2)]
+
+
+def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]) -> Request:
+    def checked(name: str, value: Callable[[Any], float], expected: str) -> float:
+        try:
+            got = value(row[name])
+        except (TypeError, ValueError, OverflowError):
+            got = -1.0
+        if isinstance(row[name], bool) or not 0 <= got < _MOST:
+            raise InputError(f"expected {expected}, got {str(row[name])[:40]!r}", source=source, where=f"line {number}, {name}")
+        return got
+
+    what = "a number of at least 0" if layout.unit_ns else "a date and time such as 2023-11-16 18:15:46.68"
+    arrival = round(checked(layout.arrival, read, what) * (layout.unit_ns or 10**9))
+    prompt, output = (int(checked(name, _count, "a whole number of at least 0")) for name in (layout.prompt, layout.output))
+    blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
+    if not isinstance(blocks, (list, tuple)) or not all(type(block) is int and block.bit_length() <= 64 for block in blocks):
+        # larger ones can be chosen so that a table of them takes time with the square of their count
+        raise InputError("expected a list of whole numbers of at most 64 bits", source=source, where=f"line {number}, {layout.blocks}")
+    return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens, _priority(row.get("priority", 0), source, number))
+
+
+def _priority(value: Any, source: str, number: int) -> int:
+    """A whole number, which CSV has as text."""
+    try:
+        found = int(value) if isinstance(value, str) and len(value) < 15 else value
+    except ValueError:
+        found = None
+    if type(found) is not int or not -_MOST < found < _MOST:
+        raise InputError(f"expected a whole number, got {str(value)[:40]!r}", source=source, where=f"line {number}, priority")
+    return found
+
+
+def _keys(layout: _Layout) -> str:
+    return f"{layout.arrival}, {layout.prompt}, {layout.output}"
+
+
+def _count(value: Any) -> float:
+    """A whole number, which a file may hold as ``12.0``."""
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError(value)
+    return number
+
+
+def _date_s(text: str) -> float:
+    """A date and time as seconds, in UTC unless it says otherwise; of a second it keeps six digits."""
+    instant = datetime.fromisoformat(text.strip())
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

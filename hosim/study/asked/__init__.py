@@ -1,0 +1,46 @@
+"""What a study is asked: policies with settings, axes, steps of routing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.study.asked.asked_in_vain import check_pinning, notes_on_choice
+    from hosim.study.asked.axes import Axis, Settings, Value, as_integer, parse_axis, read_points, read_vary, scalar, written
+    from hosim.study.asked.policy_choice import RECOMPUTE, REORDER, AnyPolicy, PolicyChoice, as_choice, parse_choice, parse_choices, without
+    from hosim.study.asked.routing_steps import parse_steps
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "asked_in_vain": "check_pinning notes_on_choice",
+            "axes": "Axis Settings Value as_integer parse_axis read_points read_vary scalar written",
+            "policy_choice": "AnyPolicy PolicyChoice RECOMPUTE REORDER as_choice parse_choice parse_choices without",
+            "routing_steps": "parse_steps",
+        },
+    )
+
+__all__ = [
+    "RECOMPUTE",
+    "REORDER",
+    "AnyPolicy",
+    "Axis",
+    "PolicyChoice",
+    "Settings",
+    "Value",
+    "as_choice",
+    "as_integer",
+    "check_pinning",
+    "notes_on_choice",
+    "parse_axis",
+    "parse_choice",
+    "parse_choices",
+    "parse_steps",
+    "read_points",
+    "read_vary",
+    "scalar",
+    "without",
+    "written",
+]

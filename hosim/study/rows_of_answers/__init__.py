@@ -1,0 +1,57 @@
+"""Rows of a study's answer, and the file that keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.study.rows_of_answers.rowfile import DIED, RowFile, unique
+    from hosim.study.rows_of_answers.rows import (
+        DEVICE_TIER,
+        FEASIBLE,
+        FIRST_COLUMNS,
+        PEAK,
+        SLOWDOWN,
+        TEXTS,
+        Row,
+        figure_columns,
+        figures,
+        frame,
+        records,
+        results_of,
+        varied,
+        varied_columns,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "rowfile": "DIED RowFile unique",
+            "rows": (
+                "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns figures frame records "
+                "results_of varied varied_columns"
+            ),
+        },
+    )
+
+__all__ = [
+    "DEVICE_TIER",
+    "DIED",
+    "FEASIBLE",
+    "FIRST_COLUMNS",
+    "PEAK",
+    "SLOWDOWN",
+    "TEXTS",
+    "Row",
+    "RowFile",
+    "figure_columns",
+    "figures",
+    "frame",
+    "records",
+    "results_of",
+    "unique",
+    "varied",
+    "varied_columns",
+]

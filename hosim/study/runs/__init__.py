@@ -1,0 +1,54 @@
+"""Runs of policies: questions, tasks, and the processes that work on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.study.runs.on_dask import cluster
+    from hosim.study.runs.run_policy import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
+    from hosim.study.runs.runners import Runner, cores, here, pool, processes
+    from hosim.study.runs.scenario import BUDGET, HARDWARE, POLICY, Question, bounded_attempt, check_fields, check_values, failure, rate_of
+    from hosim.study.runs.tasks import AnyTask, Task, pack, point_key
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "on_dask": "cluster",
+            "run_policy": "BY_BYTES Counting check failed make_plan replay unplanned",
+            "runners": "Runner cores here pool processes",
+            "scenario": "BUDGET HARDWARE POLICY Question bounded_attempt check_fields check_values failure rate_of",
+            "tasks": "AnyTask Task pack point_key",
+        },
+    )
+
+__all__ = [
+    "BUDGET",
+    "BY_BYTES",
+    "HARDWARE",
+    "POLICY",
+    "AnyTask",
+    "Counting",
+    "Question",
+    "Runner",
+    "Task",
+    "bounded_attempt",
+    "check",
+    "check_fields",
+    "check_values",
+    "cluster",
+    "cores",
+    "failed",
+    "failure",
+    "here",
+    "make_plan",
+    "pack",
+    "point_key",
+    "pool",
+    "processes",
+    "rate_of",
+    "replay",
+    "unplanned",
+]

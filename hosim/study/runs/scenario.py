@@ -1,0 +1,361 @@
+"""A question (one workload, machine, policy and budget), and the same question with some fields changed.
+
+Fields are named as files name them: ``workload.`` and a parameter of the workload's spec (``workload.batch``,
+``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware
+profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile raises its fabrics by as much
+(:mod:`hosim.study.wider_channels`), unless their bandwidth is changed, too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from hosim.analysis import bounded
+from hosim.costmodel import rescaled_from
+from hosim.devices_of_graph import DEVICES, on_devices
+from hosim.engine import parse_budget, resident_step
+from hosim.errors import HosimError, InputError
+from hosim.files import did_you_mean, unknown_name
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.io import rescaled
+from hosim.measured_on import check_measured_on, check_varied
+from hosim.notes import Note, notes
+from hosim.plain_text import shown
+from hosim.result import Result
+from hosim.study.asked import PolicyChoice, Settings, Value, as_integer, notes_on_choice, parse_choice, written
+from hosim.study.runs.run_policy import check, make_plan, replay
+from hosim.study.wider_channels import widened
+
+WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
+_FIXED = ("format", "name", "source", "device_tier")
+"""Keys of a profile that cannot be varied."""
+_OPTIONAL = ("pin", "fabrics")
+"""Mappings inside a profile that may be left out."""
+_KEPT_GRAPHS = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
+
+    ``others`` are policies that settings may name by their labels, besides those of the registry. ``devices``: how many run it, if not as
+    many as the graph is for. ``rescale`` scales durations that were measured on another machine to each one that the question is asked of
+    (:mod:`hosim.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
+    """
+
+    graph: Graph
+    profile: Hardware
+    choice: PolicyChoice
+    budget: int | float | str | None = None
+    others: tuple[PolicyChoice, ...] = ()
+    devices: int | None = None
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rescale:
+            object.__setattr__(self, "graph", rescaled(self.graph, self.profile))
+        check_measured_on(self.graph, self.profile)
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The machine with the devices that run the graph; raises :class:`InputError` if it has fewer."""
+        return on_devices(self.graph, self.profile, self.devices)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reader of the answer has to know of the workload, its times on the machine, and the policy's parameters."""
+        return (*notes(self.graph, self.hardware), *notes_on_choice(self.choice, self.graph, self.hardware))
+
+    @property
+    def budget_bytes(self) -> int:
+        """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid budget."""
+        return parse_budget(self.budget, self.graph, self.hardware)[1]
+
+    def with_settings(self, settings: Settings) -> Question:
+        """The question with some fields changed; raises :class:`InputError` for an unknown field or an invalid value."""
+        workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
+        hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
+        policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
+        graph = _graph(self.graph, workload) if workload else self.graph
+        profile = _hardware(self.profile, hardware) if hardware else self.profile
+        faster = any([rate_of(path, profile) is not None for path in hardware])
+        return Question(
+            rescaled_from(graph, self.profile, profile) if self.rescale and faster else graph,
+            profile,
+            _choice(self.choice, policy, self.others),
+            _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
+            self.others,
+            profile.devices if DEVICES in hardware else self.devices,
+            self.rescale,
+        )
+
+    def answer(self) -> Result:
+        """Plan, verify, replay; with ``planning_s`` and ``replay_s``.
+
+        Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
+        """
+        return bounded_attempt(self.attempt())
+
+    def attempt(self) -> Result:
+        """The answer without its lower bound, for one of many that nobody may see; :func:`bounded_attempt` adds the bound."""
+        begin = time.perf_counter()
+        budget = self.budget_bytes
+        plan = make_plan(self.graph, self.hardware, self.choice, budget)
+        planning_s = time.perf_counter() - begin
+        check(plan, self.hardware, budget)
+        result = replay(plan, self.hardware, budget, bounds=False)
+        ideal = resident_step(self.graph, self.hardware).makespan_ns
+        return replace(result, policy=self.choice.label, planning_s=planning_s, ideal_ns=ideal, replayed=(plan, self.hardware))
+
+
+def bounded_attempt(result: Result) -> Result:
+    """What :meth:`Question.attempt` has found, with its lower bound."""
+    if result.replayed is None:
+        return result
+    plan, hardware = result.replayed
+    return bounded(replace(result, replayed=None), plan, hardware, result.budget_bytes)
+
+
+def check_fields(question: Question, fields: Iterable[str]) -> None:
+    """Raise :class:`InputError` for an unknown field, with the nearest known one. Does not look at values."""
+    for field in fields:
+        if field.startswith(WORKLOAD):
+            _check_parameter(question.graph, field.removeprefix(WORKLOAD))
+        elif field.startswith(f"{POLICY}."):
+            known = question.choice.policy.settings
+            key = field.partition(".")[2]
+            if key not in known:
+                raise InputError(unknown_name("parameter", key, known), source=f"policy {question.choice.name}")
+        elif not _is_other(field):
+            path = field.removeprefix(HARDWARE)
+            if "." not in path and not _profile_has(question.hardware, path):
+                known_fields = [WORKLOAD + "batch", WORKLOAD + "sequence", POLICY, BUDGET, *_paths(question.hardware)]
+                hint = did_you_mean(path, known_fields)
+                raise InputError(
+                    f"unknown field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}", source=field
+                )
+            _put(_profile(question.hardware), path, None)
+            processor = rate_of(path, question.hardware)
+            if processor is not None and not question.rescale:
+                check_varied(question.graph, field, processor=processor)
+
+
+def rate_of(path: str, hardware: Hardware) -> str | None:
+    """The processor (``""``: the device's) whose ops are timed by what is at this path of a profile: its rates, or its memory's."""
+    first, _, rest = path.partition(".")
+    if first == "compute":
+        return ""
+    tier, _, what = rest.partition(".")
+    if first != "tiers" or not (what == "bandwidth" or what.startswith("compute")):
+        return None
+    return "" if tier == hardware.device_tier else tier
+
+
+def check_values(question: Question, points: Iterable[Settings]) -> None:
+    """Raise :class:`InputError` for values that no point can mean: no policy, a share of 1 as one byte, a number without its unit.
+
+    Values of other fields are for the points to judge, which may be right together only.
+    """
+    profile = _profile(question.hardware)
+    values = {(type(value), field, value): (field, value) for point in points for field, value in point.items()}.values()
+    budgets = [value for field, value in values if field == BUDGET]
+    shares = [value for value in budgets if isinstance(value, float) and value < 1]
+    if shares and any(type(value) is int and value == 1 for value in budgets):
+        raise InputError(f"1 is one byte, beside shares such as {shares[0]}; write 1.0 or '100%' for all of it", source=BUDGET)
+    for field, value in values:
+        if field == POLICY:
+            _ = _choice(question.choice, {"": value}, question.others).policy
+        if field.startswith(WORKLOAD) or _is_other(field) or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        now = as_integer(_value_at(profile, field.removeprefix(HARDWARE)))
+        if now is not None:
+            suffix, _ = now
+            raise InputError(f"expected a quantity with its unit, such as {written(suffix, value)!r}, got {shown(value)}", source=field)
+
+
+def _value_at(profile: Mapping[str, Any], path: str) -> Value:
+    node: Any = profile
+    for step in path.split("."):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+        else:
+            node = node.get(step) if isinstance(node, Mapping) else None
+    return node if isinstance(node, str) else None
+
+
+def _is_other(field: str) -> bool:
+    return field in (BUDGET, POLICY) or field.startswith(f"{POLICY}.")
+
+
+def _budget(value: Value) -> int | float | str | None:
+    if isinstance(value, bool):
+        raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {shown(value)}", source="budget")
+    return value
+
+
+# -- the policy ----------------------------------------------------------------------------------------------------
+
+
+def _choice(choice: PolicyChoice, settings: Mapping[str, Value], others: Sequence[PolicyChoice]) -> PolicyChoice:
+    """The choice with other parameters; the empty key names another policy, which may be one of ``others``."""
+    named = settings.get("")
+    if named is not None:
+        choice = next((other for other in others if other.label == named), None) or parse_choice(str(named))
+    policy = choice.policy
+    parameters = dict(choice.parameters)
+    for key, value in settings.items():
+        if key:
+            parameters[key] = policy.read(key, value) if isinstance(value, str) else value
+    if parameters == dict(choice.parameters):
+        return choice
+    written = (f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in parameters.items())
+    return replace(choice, parameters=parameters, label=":".join([choice.name, *written]))
+
+
+# -- the hardware profile ------------------------------------------------------------------------------------------
+
+
+def _profile(hardware: Hardware) -> dict[str, Any]:
+    from hosim.io import hardware_to_dict
+
+    return hardware_to_dict(hardware)
+
+
+def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
+    from hosim.io import hardware_from_dict
+
+    data = _profile(hardware)
+    for path, value in settings.items():
+        _put(data, path, value)
+    changed = hardware_from_dict(data, source=hardware.name)
+    before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
+    more = {channel.name: max(0, channel.bandwidth_bytes_per_s - before[channel.name]) for channel in changed.channels}
+    if not any(more.values()):
+        return changed
+    set_too = [fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings]
+    return replace(changed, fabrics=widened(changed, more, set_too)[0].fabrics)
+
+
+def _profile_has(hardware: Hardware, key: str) -> bool:
+    return key in ("devices", "devices_per_host", "chunk") or key in _profile(hardware)
+
+
+def _paths(hardware: Hardware) -> list[str]:
+    """Every path of the profile that leads to a value."""
+
+    def walk(node: Any, path: str) -> Iterable[str]:
+        if isinstance(node, Mapping):
+            for key, below in node.items():
+                yield from walk(below, f"{path}.{key}" if path else key)
+        elif path not in _FIXED:
+            yield path
+
+    return list(walk(_profile(hardware), ""))
+
+
+def _put(data: dict[str, Any], path: str, value: Value) -> None:
+    """Set the value at ``path``; raises :class:`InputError` if the path does not exist."""
+    *way, last = path.split(".")
+    node: Any = data
+    if path in _FIXED:
+        raise InputError("this field cannot be varied", source=path)
+    for i, step in enumerate(way):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+            continue
+        if isinstance(node, dict) and step not in node and step in _OPTIONAL:
+            node[step] = {}
+        if not isinstance(node, dict) or step not in node:
+            known = list(node) if isinstance(node, dict) else []
+            raise InputError(unknown_name("field", step, known), source=".".join(way[: i + 1]))
+        node = node[step]
+    if isinstance(node, list) and last.isdecimal() and int(last) < len(node):
+        node[int(last)] = value
+        return
+    if not isinstance(node, dict) or isinstance(node.get(last), dict):
+        known = list(node[last]) if isinstance(node, dict) else []
+        raise InputError(f"expected a path to one value{f', such as {path}.{known[0]}' if known else ''}", source=path)
+    allowed = (*node, "latency", "engines", "pageable", "scope", "source", "time", "pool", "devices_per_host", "chunk", "bandwidth")
+    if last not in allowed:
+        raise InputError(unknown_name("field", last, list(node)), source=path)
+    node[last] = value
+
+
+# -- the workload --------------------------------------------------------------------------------------------------
+
+
+def recipe(graph: Graph) -> Mapping[str, Any] | None:
+    """The spec that a graph was built from, without its name, according to its ``meta``; ``None`` if there is none."""
+    meta = graph.meta
+    if isinstance(meta.get("builder"), Mapping):
+        return {"builder": meta["builder"]}
+    if isinstance(meta.get("model"), Mapping) and isinstance(meta.get("inputs"), Mapping):
+        traced = {"importer": "torch_train", "training": meta["training"]} if "training" in meta else {"importer": "torch_export"}
+        return {**traced, "model": meta["model"], "inputs": meta["inputs"]}
+    return None
+
+
+def _recipe(graph: Graph) -> dict[str, Any]:
+    found = recipe(graph)
+    if found is None:
+        raise InputError(
+            f"{graph.name} does not say how it was built, so its fields cannot be varied; give a spec with a builder, such as "
+            "llama-3.1-8b-prefill-32k",
+            source="workload",
+        )
+    copied: dict[str, Any] = json.loads(json.dumps(found))
+    return copied
+
+
+def _check_parameter(graph: Graph, key: str) -> None:
+    found = _recipe(graph)
+    if "builder" not in found:
+        if key.partition(".")[0] not in found:
+            fields = unknown_name("field", key, found)
+            raise InputError(f"{fields}; the workload is traced from a model, and its sizes are in 'model' and 'inputs'", source="workload")
+        _put(found, key, None)
+        return
+    from hosim.models import parameters_of
+
+    known = parameters_of(found["builder"])
+    if key not in known:
+        raise InputError(unknown_name("parameter", key, known), source="workload")
+
+
+def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:
+    found = _recipe(graph)
+    target = found.get("builder", found)
+    for key, value in settings.items():
+        *way, last = key.split(".")
+        if "builder" not in found:
+            _put(found, key, value)
+            continue
+        node = target
+        for step in way:
+            node = node.setdefault(step, {})
+        node[last] = value
+    return _made(graph.name, json.dumps(found, sort_keys=True))
+
+
+@lru_cache(_KEPT_GRAPHS)
+def _made(name: str, spec: str) -> Graph:
+    """The graph of a spec, kept for the next point that asks for it."""
+    from hosim.io import make
+
+    try:
+        return make({"name": name, **json.loads(spec)}, "workload")
+    except InputError as error:
+        where = (error.where or "").removeprefix("builder.")
+        raise InputError(error.message, source="workload", where=where or None) from None
+
+
+def failure(error: BaseException) -> str:
+    """The text of an error in a row: one line, with the type of an error that hosim did not raise on purpose."""
+    text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -1,0 +1,43 @@
+"""Searches over budgets: fit, frontier, and what they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.study.searches.bisection import bisected, shown
+    from hosim.study.searches.cost import priced
+    from hosim.study.searches.fits import STEPS, Fit, Wanted, ascending, fit, fit_rows, sought
+    from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
+    from hosim.study.searches.pareto import pareto
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "bisection": "bisected shown",
+            "cost": "priced",
+            "fits": "Fit STEPS Wanted ascending fit fit_rows sought",
+            "frontiers": "Frontier attempt frontier frontier_rows",
+            "pareto": "pareto",
+        },
+    )
+
+__all__ = [
+    "STEPS",
+    "Fit",
+    "Frontier",
+    "Wanted",
+    "ascending",
+    "attempt",
+    "bisected",
+    "fit",
+    "fit_rows",
+    "frontier",
+    "frontier_rows",
+    "pareto",
+    "priced",
+    "shown",
+    "sought",
+]

@@ -1,0 +1,105 @@
+"""The search of a fit: bisection over ordered values, and further values on both sides that could contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+from hosim.study.asked import Value
+
+CHECKS = 2
+"""How many values to probe on each side of the answer beyond those that bisection needs."""
+
+
+class Probed(Protocol):
+    """A value that was tried: whether it is within the limits, and why not."""
+
+    @property
+    def value(self) -> Value:
+        """The value."""
+
+    @property
+    def within(self) -> bool:
+        """Whether it is within the limits."""
+
+    @property
+    def why(self) -> str:
+        """Why it is not."""
+
+
+_Probe = TypeVar("_Probe", bound=Probed)
+
+
+@dataclass(frozen=True)
+class Bisected(Generic[_Probe]):
+    """What a search has tried, by position.
+
+    ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first one tried outside them after it.
+    ``contradictions`` are lines about values that are outside although the answer, which is taken to be harder, is within.
+    """
+
+    probes: Mapping[int, _Probe]
+    answer: int | None
+    beyond: int | None
+    contradictions: tuple[str, ...]
+
+
+def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_Probe]:
+    """Search positions that run from the one assumed easiest to the one assumed hardest; each is probed at most once."""
+    probes: dict[int, _Probe] = {}
+
+    def within(i: int) -> bool:
+        if i not in probes:
+            probes[i] = probe(i)
+        return probes[i].within
+
+    low, high = 0, len(order) - 1
+    if within(order[0]) and not within(order[-1]):
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if within(order[middle]) else (low, middle)
+    else:
+        within(order[-1])
+    _check_besides(order, probes, within)
+    found = [n for n in range(len(order)) if order[n] in probes and probes[order[n]].within]
+    answer = found[-1] if found else None
+    outside = [n for n in range(len(order)) if order[n] in probes and not probes[order[n]].within]
+    beyond = next((n for n in outside if answer is not None and n > answer), None)
+    easier = [n for n in outside if answer is not None and n < answer]
+    contradicted = answer is not None and easier
+    return Bisected(
+        dict(sorted(probes.items())),
+        None if answer is None else order[answer],
+        None if beyond is None else order[beyond],
+        (_contradiction(probes[order[easier[-1]]], probes[order[answer or 0]]),) if contradicted else (),
+    )
+
+
+def _contradiction(worse: Probed, best: Probed) -> str:
+    return (
+        f"{shown(worse.value)} is not within the limits ({worse.why}) although {shown(best.value)} is: there is no single "
+        "threshold, and others may be within the limits too"
+    )
+
+
+def _check_besides(order: Sequence[int], probes: Mapping[int, Probed], within: Callable[[int], bool]) -> None:
+    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
+    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0)
+    for side in (range(limit), range(limit + 1, len(order))):
+        for _ in range(CHECKS):
+            known = [side.start - 1, *(n for n in side if order[n] in probes), side.stop]
+            apart, middle = max((b - a, (a + b) // 2) for a, b in pairwise(known))
+            if apart < 2:
+                break
+            within(order[middle])
+
+
+def shown(value: Value) -> str:
+    """A value for people, with commas between thousands.
+
+    >>> shown(12345), shown("25 GB/s")
+    ('12,345', '25 GB/s')
+    """
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
