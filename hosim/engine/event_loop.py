@@ -9,37 +9,30 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hosim.engine import loop
+from hosim.engine import compiled_loop, loop
 
 Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants them."""
 
 
-def _compiled() -> type[loop.Loop] | None:
-    """The extension, unless it is missing or stale, which one line on stderr says."""
-    try:
-        from hosim.engine.compiled_loop import SOURCE, Extension
-    except ImportError:
-        print(
-            "hosim: no compiled loop here: plans are simulated interpreted, slower (a C compiler at installation makes it)", file=sys.stderr
-        )
-        return None
-    here = Path(loop.__file__).parent
-    sources = [*sorted(here.glob("loop*.py")), here / "compiled_loop.pxd"]
-    if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() != SOURCE:
-        print(
-            "hosim: the compiled loop is of another source: plans are simulated interpreted, slower; install hosim again", file=sys.stderr
-        )
-        return None
-    return Extension
+def _is_compiled() -> bool:
+    """Whether the extension is there and not stale; one line on stderr says if not."""
+    if not compiled_loop.SOURCE:
+        why = "no compiled loop here (a C compiler at installation makes it)"
+    else:
+        here = Path(loop.__file__).parent
+        sources = [*sorted(here.glob("loop*.py")), here / "compiled_loop.pxd"]
+        if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() == compiled_loop.SOURCE:
+            return True
+        why = "the compiled loop is of another source (install hosim again)"
+    print(f"hosim: {why}: plans are simulated interpreted, slower", file=sys.stderr)
+    return False
 
 
-_extension = _compiled()
-
-COMPILED = _extension is not None
+COMPILED = _is_compiled()
 """Whether simulations run compiled."""
 
-Loop: type[loop.Loop] = _extension or loop.Loop
+Loop: type[loop.Loop] = compiled_loop.Extension if COMPILED else loop.Loop
 
 
 def ints(values: Iterable[int]) -> Cells:

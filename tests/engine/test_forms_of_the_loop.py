@@ -35,7 +35,12 @@ result = replay(plan, machine, 42, engine="loop")
 print(COMPILED, [(c.op, c.tensor, c.after) for c in plan.cache_ops], result.makespan_ns, result.peak_bytes, result.engine)
 """
 
-WITHOUT = "sys.modules['hosim.engine.compiled_loop'] = None"
+WITHOUT = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("hosim.engine.compiled_loop", {path!r})
+sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+""".format(path=str(ROOT / "hosim" / "engine" / "compiled_loop.py"))
 
 
 def run(folder: Path, first: str) -> tuple[list[str], str]:

@@ -1,4 +1,0 @@
-from hosim.engine.loop import Loop
-
-SOURCE: str
-Extension: type[Loop]
