@@ -10,7 +10,6 @@ settled again.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -29,13 +28,14 @@ from hosim.engine.clock import Clock
 from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
+from hosim.engine.device_outcome import outcome_of
 from hosim.engine.device_programs import DeviceProgram, program_of, stopping_at
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
 from hosim.engine.link_groups import LinkGroup, drive_channels
 from hosim.engine.memory_contention import MemoryContention
 from hosim.engine.other_processors import ProcessorsReplay, check_other_processors
-from hosim.engine.program_account import check_program_account, program_account
+from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.runtime import DeviceView, Runtime
 from hosim.engine.stage_exchanges import DeviceExchanges
@@ -46,7 +46,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
-from hosim.result import ACCOUNTS, ENGINES, FAST, IN_PROGRAM_ORDER, IN_TIME, LEDGER, REFERENCE, Result
+from hosim.result import ENGINES, FAST, IN_TIME, LEDGER, REFERENCE, Result
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ def replay(
     if plan.graph.elsewhere:
         check_other_processors(plan, allocator, account)
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete, engine)
+        check_program_account(plan, allocator, account)
+        told = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
+        return in_program_order(told, plan, hardware, allocator, reserve_bytes, record)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
@@ -166,46 +168,13 @@ def replay_stages(
             run = _Replay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
         whole = run.run()
     bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
-    if not record:
-        each = [replace(r, timeline=None, replayed=None) for r in whole.by_device]
-        whole = replace(whole, timeline=None, replayed=None, by_device=tuple(each))
-    return StagesResult(whole, bubble, time.perf_counter() - begin)
+    return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
 
 
 def check_engine(engine: object) -> None:
     """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
     if engine is not None and engine not in ENGINES:
         raise InputError(f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine")
-
-
-def _in_program_order(
-    plan: Plan,
-    hardware: Hardware,
-    budget_bytes: int | None,
-    record: bool,
-    allocator: str,
-    account: str,
-    reserve_bytes: int | None,
-    jitter: Jitter | None,
-    fold: bool,
-    compete: bool | None,
-    engine: str | None,
-) -> Result:
-    if account != IN_PROGRAM_ORDER:
-        raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
-    check_program_account(plan, allocator)
-    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
-    assert result.timeline is not None
-    capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
-    counted = program_account(plan, hardware, result.timeline, capacity, allocator)
-    if not record:
-        each = [replace(r, timeline=None, replayed=None) for r in result.by_device]
-        result = replace(result, timeline=None, replayed=None, by_device=tuple(each))
-    result = replace(result, allocator=counted.figures)
-    if not result.feasible or counted.error is None:
-        return result
-    result = replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
-    return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
 def _alike(hardware: Hardware) -> bool:
@@ -483,31 +452,3 @@ class _Replay:
             shared: list[Ledger] = [pool for (which, _), pool in self.pools.items() if which == tier]
             instances.append(shared or [device.memory.ledgers[tier] for device in self.devices])
         return result_figures.together(results, instances, self.hardware, self.folded, "stage" if self.staged else "device")
-
-
-def outcome_of(device: DeviceReplay, error: str | None) -> result_figures.Outcome:
-    """What a device has done; ``error`` is its out-of-memory report, if it has one."""
-    memory, slowed, waited = device.memory, Counter[str](), Counter[str]()
-    if device.contention is not None:
-        slowed.update(device.contention.slowed_ns)
-        if device.contention.collectives is not None:
-            slowed.update(device.contention.collectives.slowed_ns)
-            waited.update(device.contention.collectives.waited_ns)
-    if isinstance(device, ProcessorsReplay):
-        for contention in device.contentions.values():
-            slowed.update(contention.slowed_ns)
-    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
-    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed[s.name] + waited[s.name] for s in device.streams]
-    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
-    return result_figures.Outcome(
-        error=error,
-        makespan_ns=makespan,
-        streams={s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)},
-        slowed_ns=sum(slowed.values()),
-        waited_ns=sum(waited.values()),
-        ledgers=memory.ledgers,
-        channels=list(zip(memory.channels, exposed, strict=True)),
-        decided=device.executed,
-        timeline=device.recorder.timeline(device.clock.time) if device.recorder is not None else None,
-        arena=memory.arena,
-    )

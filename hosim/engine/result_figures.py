@@ -26,7 +26,7 @@ from hosim.units import LARGEST
 from hosim.unknown_ops import unknown_ops
 
 
-class Counted(Protocol):
+class ChannelCounts(Protocol):
     """What a replay counts of a channel, in the words of :class:`hosim.result.ChannelFigures`."""
 
     transfers: int
@@ -52,7 +52,7 @@ class Outcome:
     slowed_ns: int
     waited_ns: int
     ledgers: Sequence[Ledger]
-    channels: Sequence[tuple[Counted, int]]
+    channels: Sequence[tuple[ChannelCounts, int]]
     decided: Mapping[str, int]
     timeline: Timeline | None
     arena: Arena | None
@@ -162,6 +162,12 @@ def together(
     )
 
 
+def without_timelines(result: Result) -> Result:
+    """The result, and those of its devices, as if nothing had been recorded."""
+    each = [replace(one, timeline=None, replayed=None) for one in result.by_device]
+    return replace(result, timeline=None, replayed=None, by_device=tuple(each))
+
+
 def _spread(results: Sequence[Result]) -> DeviceFigures:
     lines = [DeviceLine(r.makespan_ns, sum(r.stall_ns.values()), r.peak_bytes) for r in results]
     ended = [line for line in lines if line.makespan_ns is not None]
@@ -179,7 +185,7 @@ def _of(values: Sequence[int]) -> Spread:
     return Spread(min(values), median_low(values), max(values))
 
 
-def _channel(channel: Counted, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
+def _channel(channel: ChannelCounts, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
     """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule 22)."""
     return ChannelFigures(
         transfers=channel.transfers,
