@@ -9,7 +9,6 @@ settled again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -26,6 +25,7 @@ from hosim.engine.clock import Clock
 from hosim.engine.device import DeviceReplay
 from hosim.engine.device_meetings import Collectives, DeviceCollectives
 from hosim.engine.device_memory import DeviceMemory, start_together
+from hosim.engine.device_outcome import outcome_of
 from hosim.engine.device_programs import DeviceProgram, program_of, stopping_at
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import AsymmetryError, Ledger, SharedLedger
@@ -315,31 +315,3 @@ class FastReplay:
             shared: list[Ledger] = [pool for (which, _), pool in self.pools.items() if which == tier]
             instances.append(shared or [device.memory.ledgers[tier] for device in self.devices])
         return result_figures.together(results, instances, self.hardware, self.folded, "stage" if self.staged else "device")
-
-
-def outcome_of(device: DeviceReplay, error: str | None) -> result_figures.Outcome:
-    """What a device has done; ``error`` is its out-of-memory report, if it has one."""
-    memory, slowed, waited = device.memory, Counter[str](), Counter[str]()
-    if device.contention is not None:
-        slowed.update(device.contention.slowed_ns)
-        if device.contention.collectives is not None:
-            slowed.update(device.contention.collectives.slowed_ns)
-            waited.update(device.contention.collectives.waited_ns)
-    if isinstance(device, ProcessorsReplay):
-        for contention in device.contentions.values():
-            slowed.update(contention.slowed_ns)
-    makespan = max([memory.last_end, *(s.free_since for s in device.streams)])
-    busy = [sum(map(device.durations.__getitem__, s.queue)) + slowed[s.name] + waited[s.name] for s in device.streams]
-    exposed = device.main.exposed_ns if device.main is not None else [0] * len(memory.channels)
-    return result_figures.Outcome(
-        error=error,
-        makespan_ns=makespan,
-        streams={s.name: s.figures(b, makespan) for s, b in zip(device.streams, busy, strict=True)},
-        slowed_ns=sum(slowed.values()),
-        waited_ns=sum(waited.values()),
-        ledgers=memory.ledgers,
-        channels=list(zip(memory.channels, exposed, strict=True)),
-        decided=device.executed,
-        timeline=device.recorder.timeline(device.clock.time) if device.recorder is not None else None,
-        arena=memory.arena,
-    )

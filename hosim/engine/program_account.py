@@ -14,16 +14,17 @@ counted. When memory is short the host waits for all of them, as PyTorch does be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
 
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine.allocators import CachingAllocator
 from hosim.engine.arenas import caching_figures, streams_of_tensors
+from hosim.engine.result_figures import without_timelines
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.result import CACHING, EXPANDABLE, IN_PROGRAM_ORDER, LEDGER, AllocatorFigures, AllocatorState, Timeline
+from hosim.result import ACCOUNTS, CACHING, EXPANDABLE, IN_PROGRAM_ORDER, LEDGER, AllocatorFigures, AllocatorState, Result, Timeline
 from hosim.units import human_percent, human_size
 
 LAUNCH_QUEUE = 1024
@@ -67,12 +68,29 @@ def program_account(
     return ProgramAccount(blocks.figures(state), error)
 
 
-def check_program_account(plan: Plan, allocator: str) -> None:
-    """Raise :class:`InputError` for an allocator that has no such account, and for a plan whose cache ops a runtime policy decides."""
+def check_program_account(plan: Plan, allocator: str, account: str = IN_PROGRAM_ORDER) -> None:
+    """Raise :class:`InputError` for an allocator that has no such account, and for a plan whose cache ops a runtime policy decides.
+
+    Also for another ``account`` than this one.
+    """
+    if account != IN_PROGRAM_ORDER:
+        raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
     if allocator not in (LEDGER, CACHING, EXPANDABLE):
         raise InputError(f"{allocator} has no account in program order: it places what lives over time", source="account")
     if plan.runtime is not None:
         raise InputError("a runtime policy decides during the replay: there is no program order before it", source="account")
+
+
+def in_program_order(told: Result, plan: Plan, hardware: Hardware, allocator: str, reserve_bytes: int | None, record: bool) -> Result:
+    """The result with the figures of this account, from ``told``, that of the replay in time; ``record``: with its timeline."""
+    assert told.timeline is not None
+    capacity = min(told.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
+    counted = program_account(plan, hardware, told.timeline, capacity, allocator)
+    result = replace(told if record else without_timelines(told), allocator=counted.figures)
+    if not result.feasible or counted.error is None:
+        return result
+    result = replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
+    return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
 class _Counted:

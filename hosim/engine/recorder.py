@@ -11,7 +11,7 @@ from hosim.result import Residency, Stall, Timeline
 from hosim.result import Transfer as TransferRecord
 
 
-class NamedChannel(Protocol):
+class RecordedChannel(Protocol):
     """A channel."""
 
     @property
@@ -38,7 +38,7 @@ class Moved(Protocol):
         """What moves."""
 
     @property
-    def channel(self) -> NamedChannel:
+    def channel(self) -> RecordedChannel:
         """What it crosses."""
 
 

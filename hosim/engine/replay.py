@@ -15,7 +15,7 @@ from hosim.engine.fast_replay import FastReplay
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.ledger import AsymmetryError
 from hosim.engine.other_processors import check_other_processors
-from hosim.engine.program_account import check_program_account, program_account
+from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.replay_by_loop import looped, not_covered
 from hosim.engine.result_figures import tells_slowing
 from hosim.errors import InputError
@@ -23,7 +23,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
-from hosim.result import ACCOUNTS, ENGINES, IN_PROGRAM_ORDER, IN_TIME, LEDGER, LOOP, REFERENCE, Result
+from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, Result
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def replay(
     if plan.graph.elsewhere:
         check_other_processors(plan, allocator, account)
     if account != IN_TIME:
-        return _in_program_order(plan, hardware, budget_bytes, record, allocator, account, reserve_bytes, jitter, fold, compete, engine)
+        check_program_account(plan, allocator, account)
+        told = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
+        return in_program_order(told, plan, hardware, allocator, reserve_bytes, record)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
@@ -145,10 +147,7 @@ def replay_stages(
             run = FastReplay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
         whole = run.run()
     bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
-    if not record:
-        each = [replace(r, timeline=None, replayed=None) for r in whole.by_device]
-        whole = replace(whole, timeline=None, replayed=None, by_device=tuple(each))
-    return StagesResult(whole, bubble, time.perf_counter() - begin)
+    return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
 
 
 def _looped(
@@ -178,36 +177,6 @@ def check_engine(engine: object) -> None:
     """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
     if engine is not None and engine not in ENGINES:
         raise InputError(f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine")
-
-
-def _in_program_order(
-    plan: Plan,
-    hardware: Hardware,
-    budget_bytes: int | None,
-    record: bool,
-    allocator: str,
-    account: str,
-    reserve_bytes: int | None,
-    jitter: Jitter | None,
-    fold: bool,
-    compete: bool | None,
-    engine: str | None,
-) -> Result:
-    if account != IN_PROGRAM_ORDER:
-        raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
-    check_program_account(plan, allocator)
-    result = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
-    assert result.timeline is not None
-    capacity = min(result.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
-    counted = program_account(plan, hardware, result.timeline, capacity, allocator)
-    if not record:
-        each = [replace(r, timeline=None, replayed=None) for r in result.by_device]
-        result = replace(result, timeline=None, replayed=None, by_device=tuple(each))
-    result = replace(result, allocator=counted.figures)
-    if not result.feasible or counted.error is None:
-        return result
-    result = replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
-    return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
 def _alike(hardware: Hardware) -> bool:

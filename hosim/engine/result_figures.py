@@ -160,6 +160,12 @@ def together(
     )
 
 
+def without_timelines(result: Result) -> Result:
+    """The result, and those of its devices, as if nothing had been recorded."""
+    each = [replace(one, timeline=None, replayed=None) for one in result.by_device]
+    return replace(result, timeline=None, replayed=None, by_device=tuple(each))
+
+
 def _spread(results: Sequence[Result]) -> DeviceFigures:
     lines = [DeviceLine(r.makespan_ns, sum(r.stall_ns.values()), r.peak_bytes) for r in results]
     ended = [line for line in lines if line.makespan_ns is not None]
