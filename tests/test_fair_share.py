@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
@@ -77,7 +78,7 @@ def test_what_a_small_or_pageable_transfer_reaches() -> None:
     """(5 B, 20 B/s) is a quarter of a second, (18, 45) is 0.4 s; between them the time is linear, beyond them a byte takes 1/60 s."""
     channel = Channel("c", "hbm", "ddr", 60, curve=((5, 20), (18, 45)), pageable_bytes_per_s=30)
     assert [channel.ceiling(size) for size in (0, 1, 5, 18)] == [None, 20, 20, 45]
-    assert channel.ceiling(8) == Fraction(8) / (Fraction(1, 4) + Fraction(3, 20) * Fraction(3, 13))
+    assert channel.ceiling(8) == ceil(Fraction(8) / (Fraction(1, 4) + Fraction(3, 20) * Fraction(3, 13))) == 29  # whole bytes a second
     assert channel.ceiling(24) == 24 / (Fraction(18, 45) + Fraction(6, 60))
     assert [channel.ceiling(size, pageable=True) for size in (0, 1, 18)] == [30, 20, 30]
     assert replace(channel, pageable_bytes_per_s=None).ceiling(18, pageable=True) == 45

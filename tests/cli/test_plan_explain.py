@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from hosim.cli.main import app
 
-MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "60%")
+MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "50%")
 
 
 QUICK = ("--policy", "hyperoffload:effort=0.1")
@@ -149,7 +149,7 @@ def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(llama: 
     assert max(map(len, shown)) <= 80
     tensors = [line.split()[0] for line in shown if line.startswith(" model.")]
     assert len(tensors) == 20
-    assert all(name.endswith((".weight", "_cache")) for name in tensors)
+    assert len(set(tensors)) == 20  # names are not cut
     assert sum(line.startswith("Empty: recompute. Not shown: uses, idle, score; ") for line in shown) == 1
 
 

@@ -44,7 +44,7 @@ class Watched(Clock):
 
 @pytest.fixture
 def clocks(monkeypatch) -> list[Watched]:
-    monkeypatch.setattr(sys.modules["hosim.engine.replay"], "Clock", Watched)
+    monkeypatch.setattr(sys.modules["hosim.engine.fast_replay"], "Clock", Watched)
     Watched.all.clear()
     return Watched.all
 

@@ -295,7 +295,9 @@ def _count_parsed(watch: _Watch) -> None:
                 watch.parsed += 1
                 yield item
 
-        setattr(owner, name, give)
+        for holder in (owner, *[module for path, module in sys.modules.items() if path.startswith("hosim.")]):
+            if vars(holder).get(name) is inner:  # also where it has been imported by now
+                setattr(holder, name, give)
 
     class Cursor(sqlite3.Cursor):
         def __next__(self) -> Any:

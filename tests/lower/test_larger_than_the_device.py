@@ -271,7 +271,7 @@ def test_a_placement_that_cannot_be_undone_leaves_something_to_close(cuda, monke
     assert all(torch.equal(model.state_dict()[name], kept) for name, kept in before.items())
     assert not cuda.registered
     monkeypatch.setattr("hosim.lower.residents.Residents._fill", lambda *_: False)
-    with Launched(cuda), pytest.raises(ExecutionError, match=r"; the contents of 'layers.0.weight', 'layers.1.weight' are lost$"):
+    with Launched(cuda), pytest.raises(ExecutionError, match=r"; the contents of 'layers.0.weight', .* are lost$"):
         hosim.offload(model, small, **{**given, "device": unbounded()})
     with pytest.raises(InputError, match="the contents of this tensor were lost"):
         model.layers[0].weight.sum()

@@ -303,7 +303,7 @@ def test_every_argument_of_a_replay_reaches_the_engine(monkeypatch: pytest.Monke
     monkeypatch.setattr("hosim.engine.replay", recorded)
     plan = make_plan(GRAPH, MACHINE, parse_choice("layerwise"), 100)
     given = {"record": True, "allocator": "caching", "account": "program", "jitter": Jitter(3, 0.1), "fold": False}
-    more = {"reserve_bytes": 77, "compete": True}
+    more = {"reserve_bytes": 77, "compete": True, "engine": "reference"}
     hosim.replay(plan, MACHINE, "99 B", **given, **more)
     hosim.replay(plan, MACHINE, budget_bytes=98)
     usual = {
@@ -314,6 +314,7 @@ def test_every_argument_of_a_replay_reaches_the_engine(monkeypatch: pytest.Monke
         "fold": True,
         "reserve_bytes": None,
         "compete": None,
+        "engine": None,
     }
     asked = [one for one in asked if one[0][0] is plan]  # the workload is also replayed with everything resident
     assert asked == [((plan, MACHINE, 99), {**given, **more}), ((plan, MACHINE, 98), usual)]
