@@ -60,7 +60,7 @@ def compile_loop(root: Path, checked: bool = False) -> Path:
             (package / "__init__.py").touch()
         (there / f"{NAME}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
         (there / types.name).write_bytes(types.read_bytes())
-        flags = ["/O2"] if sys.platform == "win32" else ["-O2", "-g0"]
+        flags = ["/O2"] if sys.platform == "win32" else ["-O1", "-g0"]
         before = Path.cwd()
         os.chdir(scratch)
         try:
