@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from hosim.costmodel import HELD_BYTES_PER_S
-from hosim.costmodel.transfers import NS_PER_S, Link, is_pageable, max_min_rates, pin_ns
+from hosim.costmodel.transfers import Link, is_pageable, max_min_rates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -26,7 +26,6 @@ def _whole(rate: Fraction) -> Rate:
 class TransferRates:
     """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies share their bandwidth.
 
-    ``alone[c]`` says that nothing changes the rate of channel c's transfers once they flow.
     A flow class is a channel with the ceiling of some of its transfers.
     """
 
@@ -55,35 +54,16 @@ class TransferRates:
             for c in hardware.channels
             if c.beside
         }
-        groups = self._groups()
-        single = [c.engines == 1 for c in hardware.channels]
-        self.alone = [single[c] and groups.count(g) == 1 for c, g in enumerate(groups)]
         self._class_of: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
         self._of_transfer: dict[tuple[int, int], int] = {}
-        self.parts = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
+        self.parts: list[Fraction] = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
         self._known: dict[tuple[int, ...], tuple[tuple[Rate, ...], Rate]] = {}
         self._at_device = [hardware.device_tier in (c.source, c.destination) for c in hardware.channels]
-        self._top = [
+        self._alone = [
             min([Fraction(c.bandwidth_bytes_per_s), *(Fraction(f.bandwidth_bytes_per_s) for f in hardware.fabrics if c.name in f.channels)])
             for c in hardware.channels
         ]
-
-    def _groups(self) -> list[int]:
-        """The channels joined by links, or by one disturbing another: by channel, the first channel of its group."""
-        groups = list(range(len(self._links)))
-
-        def join(a: int, b: int) -> None:
-            first, second = sorted((groups[a], groups[b]))
-            groups[:] = [first if g == second else g for g in groups]
-
-        for a, links in enumerate(self._links):
-            for b in range(a):
-                if set(links) & set(self._links[b]):
-                    join(a, b)
-            for other, _ in self._beside.get(links[0], ()):
-                join(a, next(k for k, its in enumerate(self._links) if its[0] == other))
-        return groups
 
     def class_of(self, channel: int, t: int) -> int:
         """The flow class of a tensor's transfer on a channel."""
@@ -91,7 +71,7 @@ class TransferRates:
         if key not in self._of_transfer:
             tensor, c = self._graph.tensors[t], self._hardware.channels[channel]
             ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
-            if ceiling is not None and ceiling >= self._top[channel]:
+            if ceiling is not None and ceiling >= self._alone[channel]:
                 ceiling = None
             known = channel, None if ceiling is None else Fraction(ceiling)
             if known not in self._class_of:
@@ -133,18 +113,3 @@ class TransferRates:
         if self._hardware.copied_by_ops[channel]:
             return HELD_BYTES_PER_S
         return rate if self._at_device[channel] else 0
-
-    def pinning_ns(self, t: int, tier: str) -> int:
-        """Nanoseconds to pin a tensor's bytes in a tier, if no pool has them."""
-        tensor = self._graph.tensors[t]
-        return pin_ns(self._hardware, tier, tensor.kind) if tensor.size_bytes else 0
-
-
-def flow_ns(left: Rate, rate: Rate) -> int:
-    """Whole nanoseconds until ``left``, in bytes times nanoseconds a second, is through at ``rate``."""
-    return int(-(-left // rate))
-
-
-def volume(size_bytes: int) -> int:
-    """What has to flow, in bytes times nanoseconds a second."""
-    return size_bytes * NS_PER_S
