@@ -71,12 +71,14 @@ def compiled_at(folder: Path, **wanted: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="hatch_build.py: not a clone")
 def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothing(tmp_path: Path) -> None:
+    (compiled, usual), _ = run(tmp_path, "")
+    if compiled == "False":
+        pytest.skip("no C compiler was here at installation")
     built = compiled_at(tmp_path)
     assert built.returncode == 0, built.stderr
     place = f"import importlib.machinery, importlib.util; path = {built.stdout.strip()!r}; name = 'hosim.engine.compiled_loop'\n"
     load = "loader = importlib.machinery.ExtensionFileLoader(name, path); spec = importlib.util.spec_from_loader(name, loader)\n"
     load += "sys.modules[name] = module = importlib.util.module_from_spec(spec); loader.exec_module(module)\n"
-    (_, usual), _ = run(tmp_path, "")
     (compiled, found), said = run(tmp_path, place + load)
     assert (compiled, found, said) == ("True", usual, "")
     (compiled, found), said = run(tmp_path, place + load + "module.SOURCE = 'of another source'")
