@@ -78,7 +78,7 @@ class FlowTable:
         if row >= self._room:
             self._grow()
         rates, taken = self._rates.of(flowing)
-        self._taken.append(Fraction(taken))
+        self._taken.append(taken)
         for f, rate in zip(flowing, rates, strict=True):
             scaled = rate * self.scale
             if scaled.denominator != 1:

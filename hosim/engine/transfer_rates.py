@@ -14,14 +14,6 @@ from hosim.costmodel.transfers import Link, is_pageable, max_min_rates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
-Rate = int | Fraction
-"""Bytes per second."""
-
-
-def _whole(rate: Fraction) -> Rate:
-    """An integer where the fraction is one: arithmetic with integers takes a tenth of the time."""
-    return rate.numerator if rate.denominator == 1 else rate
-
 
 class TransferRates:
     """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies share their bandwidth.
@@ -56,9 +48,7 @@ class TransferRates:
         }
         self._class_of: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
-        self._of_transfer: dict[tuple[int, int], int] = {}
         self.parts: list[Fraction] = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
-        self._known: dict[tuple[int, ...], tuple[tuple[Rate, ...], Rate]] = {}
         self._at_device = [hardware.device_tier in (c.source, c.destination) for c in hardware.channels]
         self._alone = [
             min([Fraction(c.bandwidth_bytes_per_s), *(Fraction(f.bandwidth_bytes_per_s) for f in hardware.fabrics if c.name in f.channels)])
@@ -67,18 +57,13 @@ class TransferRates:
 
     def class_of(self, channel: int, t: int) -> int:
         """The flow class of a tensor's transfer on a channel."""
-        key = channel, t
-        if key not in self._of_transfer:
-            tensor, c = self._graph.tensors[t], self._hardware.channels[channel]
-            ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
-            if ceiling is not None and ceiling >= self._alone[channel]:
-                ceiling = None
-            known = channel, None if ceiling is None else Fraction(ceiling)
-            if known not in self._class_of:
-                self._class_of[known] = len(self.classes)
-                self.classes.append(known)
-            self._of_transfer[key] = self._class_of[known]
-        return self._of_transfer[key]
+        tensor, c = self._graph.tensors[t], self._hardware.channels[channel]
+        ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
+        known = channel, None if ceiling is None or ceiling >= self._alone[channel] else ceiling
+        if known not in self._class_of:
+            self._class_of[known] = len(self.classes)
+            self.classes.append(known)
+        return self._class_of[known]
 
     def classes_of(self, channel: int) -> Sequence[int]:
         """The flow class of each tensor's transfer on a channel."""
@@ -90,26 +75,21 @@ class TransferRates:
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
         return [self.class_of(channel, alike[tensor.size_bytes, tensor.kind]) for tensor in tensors]
 
-    def of(self, flowing: Sequence[int]) -> tuple[tuple[Rate, ...], Rate]:
+    def of(self, flowing: Sequence[int]) -> tuple[list[Fraction], Fraction]:
         """The rate of each of the transfers that flow, given by their classes, and what they take of the device tier's bandwidth."""
-        key = tuple(flowing)
-        known = self._known.get(key)
-        if known is None:
-            carried = self._capacity
-            if self._beside:
-                active = {link for k in key for link in self._links[self.classes[k][0]]}
-                carried = carried | {
-                    link: min([carried[link], *(bandwidth for other, bandwidth in beside if other in active)])
-                    for link, beside in self._beside.items()
-                }
-            flows = [(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in key]
-            rates = tuple([_whole(rate) for rate in max_min_rates(flows, carried)])
-            taken = sum([self._taken_by(self.classes[k][0], rate) for k, rate in zip(key, rates, strict=True)])
-            known = self._known[key] = rates, taken
-        return known
+        carried = self._capacity
+        if self._beside:
+            active = {link for k in flowing for link in self._links[self.classes[k][0]]}
+            carried = carried | {
+                link: min([carried[link], *(bandwidth for other, bandwidth in beside if other in active)])
+                for link, beside in self._beside.items()
+            }
+        rates = max_min_rates([(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in flowing], carried)
+        taken = sum([self._taken_by(self.classes[k][0], rate) for k, rate in zip(flowing, rates, strict=True)], Fraction(0))
+        return rates, taken
 
-    def _taken_by(self, channel: int, rate: Rate) -> Rate:
+    def _taken_by(self, channel: int, rate: Fraction) -> Fraction:
         """What a transfer that flows at this rate takes of what the ops need (docs/contract.md, rules 13 and 22)."""
         if self._hardware.copied_by_ops[channel]:
-            return HELD_BYTES_PER_S
-        return rate if self._at_device[channel] else 0
+            return Fraction(HELD_BYTES_PER_S)
+        return rate if self._at_device[channel] else Fraction(0)
