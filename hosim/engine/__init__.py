@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.ledger import Ledger
     from hosim.engine.link_groups import drive_channels
-    from hosim.engine.loop_cells import ENDED, LATE, NEVER, STOPPED, STUCK
+    from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
     from hosim.engine.program_table import ProgramTable, TableMove
     from hosim.engine.replay import replay, replay_stages
     from hosim.engine.resident_step import most_needed, resident_step
@@ -43,7 +43,7 @@ else:
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "link_groups": "drive_channels",
-            "loop_cells": "ENDED LATE NEVER STOPPED STUCK",
+            "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
             "program_table": "ProgramTable TableMove",
             "replay": "replay replay_stages",
             "resident_step": "most_needed resident_step",
@@ -53,6 +53,7 @@ else:
 __all__ = [
     "DIES",
     "ENDED",
+    "ILLEGAL",
     "LATE",
     "NEVER",
     "STOPPED",

@@ -151,6 +151,19 @@ def test_a_long_absence_costs_what_waits_for_its_end() -> None:
     assert simulate.judge({0: None}) == (0, 302 * 20, 0)
 
 
+def test_more_flows_than_are_exact_are_not_judged() -> None:
+    # 17 parts of 10^12 bytes a second are no whole part of what 62 bits hold: such choices count as no plan, and nothing ends in an error
+    b = GraphBuilder("wide")
+    for i in range(17):
+        b.tensor(f"w{i}", 10**6, "parameter", "ddr")
+    b.op("all", "matmul", inputs=[f"w{i}" for i in range(17)], duration_ns=20)
+    wide = machine()
+    wide = replace(wide, channels=tuple(replace(c, engines=17, bandwidth_bytes_per_s=10**12) for c in wide.channels))
+    wide = replace(wide, tiers=tuple(replace(tier, capacity_bytes=10**9) for tier in wide.tiers))
+    simulate = PlanSimulator(analyse(b.build(), wide), 10**9)
+    assert simulate.begin({t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(17)})[0] == 2
+
+
 def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
     shared = machine(fabrics=(Fabric("pcie", 10**9, ("up_ddr", "down_ddr")),))
     moved = {0: TensorChoice("ddr", HOME, {1: 5})}

@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
-from hosim.engine import ENDED, LATE, NEVER, STOPPED, STUCK, ProgramTable, UncoveredError
+from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramTable, UncoveredError
 from hosim.planner.hyperoffload.choice_moves import Changes
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem
@@ -144,13 +144,13 @@ class PlanSimulator:
         while m < len(self._snapshots):
             kept = self._snapshots[m]
             if kept.total > scalars[1]:
-                status = table.run(limit, kept.total)
+                status = self._run(limit, kept.total)
                 if status != STOPPED:
                     return self._cost(status, moved, limit_ns)
                 if scalars[1] == kept.total and tuple(table.cells["done"]) == kept.done and table.mark(before) == kept.mark:
                     return self.cost[0], self.cost[1] + scalars[0] - kept.time if self.cost[1] else 0, moved
             m, further = m + further, 2 * further
-        return self._cost(table.run(limit, NEVER), moved, limit_ns)
+        return self._cost(self._run(limit, NEVER), moved, limit_ns)
 
     def accept(self, changes: Changes) -> SimulatedCost:
         """Take changes over into the present choices."""
@@ -279,12 +279,19 @@ class PlanSimulator:
             self._snapshots = self._snapshots[: self._snapshots.index(origin) + 1]
         scalars, done = table.cells["scalars"], table.cells["done"]
         while True:
-            status = table.run(NEVER, scalars[1] + self._stride)
+            status = self._run(NEVER, scalars[1] + self._stride)
             if status != STOPPED:
                 break
             self._snapshots.append(_Snapshot(scalars[1], tuple(done), table.kept(), scalars[0], table.mark()))
         self.cost = self._cost(status, moved, None)
         self._stalls = list(self._waits(status))
+
+    def _run(self, limit: int, stop: int) -> int:
+        """Run on. More flows at a time than the table computes exactly are no plan that can be judged: as if a rule were broken."""
+        try:
+            return self._table.run(limit, stop)
+        except UncoveredError:
+            return ILLEGAL
 
     def _cost(self, status: int, moved: int, limit_ns: int | None) -> SimulatedCost:
         scalars = self._table.cells["scalars"]
