@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.costmodel.transfers import route
+from hosim.engine.hops import SEVERAL, Hop, resolve_hop
 from hosim.engine.compiled_graph import CompiledGraph, Finish, Launch, Step, allocated, compile_graph, dying, total
 from hosim.errors import PlanError
 from hosim.graph import Graph
@@ -22,22 +23,6 @@ from hosim.processors import tiers_elsewhere
 
 ABSENT, PENDING, VALID = 0, 1, 2
 """State of a tracked tensor's copy in a tier: no bytes held; bytes held but being written; valid."""
-
-SEVERAL = -2
-"""In the place of a channel: a route over several."""
-
-
-class Hop(NamedTuple):
-    """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has destination and channel -1.
-
-    ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does (:mod:`hosim.engine.multi_hop`).
-    """
-
-    op: str
-    source: int
-    destination: int
-    channel: int
-
 
 IssuedOp = tuple[int, int, Hop]
 """A cache op to issue: its position in the plan (-1: decided by a runtime policy), its tensor, what it does."""
@@ -87,24 +72,6 @@ class CompiledPlan:
     initial_below: bytes
     initial_bytes: int
     initial_composition: int
-
-
-def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Hop:
-    """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if there are none."""
-    tiers = hardware.tier_index
-    for label, tier in (("from", source), ("to", destination)):
-        if tier is not None and tier not in tiers:
-            raise PlanError(f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})", where=f"{where}.{label}")
-    if op == DETACH:
-        return Hop(op, tiers[source], -1, -1)
-    if destination is None:
-        raise PlanError(f"a {op} needs a tier to copy to", where=f"{where}.to")
-    channel = hardware.channel_between.get((source, destination))
-    if channel is None:
-        if route(hardware, source, destination, 0):
-            return Hop(op, tiers[source], tiers[destination], SEVERAL)
-        raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
-    return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
 
 
 def compile_plan(plan: Plan, hardware: Hardware, durations: tuple[int, ...], track_all: bool = False) -> CompiledPlan:

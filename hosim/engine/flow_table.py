@@ -1,6 +1,6 @@
 """What flows at which rate, and how fast ops go beside it, as whole numbers in tables that grow as combinations of flows come up.
 
-Rules 6, 11, 13, 14 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and :mod:`hosim.costmodel`. A rate is
+Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and :mod:`hosim.costmodel`. A rate is
 so many 1/``scale`` bytes per second: max-min rates of at most K flows are whole in parts of 1/s, where s is the product over the primes
 p <= K of p^(K div p), so that volumes are exact in integers. The work of an op is in parts of a nanosecond of its own, one number an op.
 """
@@ -35,11 +35,14 @@ def smooth(flows: int) -> int:
 class FlowTable:
     """The tables ``joined``, ``rate_of``, ``speed_high`` and ``speed_low`` of a loop, and the rows that it asks for.
 
-    ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses`` are the ops that copies slow down.
+    ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses`` are the ops that copies slow down, and
+    ``where`` has the tier in which each op runs.
     Raises :class:`UncoveredError` where numbers become too large.
     """
 
-    def __init__(self, rates: TransferRates, flows: int, uses: Mapping[int, MemoryUse], durations: Sequence[int]) -> None:
+    def __init__(
+        self, rates: TransferRates, flows: int, uses: Mapping[int, MemoryUse], where: Sequence[str], durations: Sequence[int]
+    ) -> None:
         self._rates = rates
         self.classes = max(1, len(rates.classes))
         whole: int = lcm(
@@ -49,17 +52,18 @@ class FlowTable:
         self.scale = whole * next((s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1)
         if most * self.scale >= 1 << _RATE_BITS:
             raise UncoveredError
-        self.uses = list(dict.fromkeys(uses.values()))
-        self.paces = max(1, len(self.uses))
-        number = {use: k for k, use in enumerate(self.uses)}
+        number: dict[tuple[MemoryUse, str], int] = {}
+        self.pace_of = {i: number.setdefault((use, where[i]), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns}
+        self._paced = list(number)
+        self.uses = [use for use, _ in number]
+        self.paces = max(1, len(number))
         self.wholes = [self._whole(use) for use in self.uses]
-        self.pace_of = {i: number[use] for i, use in uses.items() if durations[i] > use.launch_ns}
         for i, k in self.pace_of.items():
             if (durations[i] * self.wholes[k]).bit_length() > _WORK_BITS:
                 raise UncoveredError
         self._known: dict[tuple[int, ...], int] = {}
         self._rows: list[tuple[int, ...]] = []
-        self._taken: list[Fraction] = []
+        self._rates_of: list[list[Fraction]] = []
         self._room = 0
         self.cells: dict[str, Cells] = {}
         self._row(())
@@ -77,8 +81,8 @@ class FlowTable:
         self._rows.append(flowing)
         if row >= self._room:
             self._grow()
-        rates, taken = self._rates.of(flowing)
-        self._taken.append(taken)
+        rates = self._rates.of(flowing)
+        self._rates_of.append(rates)
         for f, rate in zip(flowing, rates, strict=True):
             scaled = rate * self.scale
             if scaled.denominator != 1:
@@ -108,7 +112,8 @@ class FlowTable:
     def add_speed(self, wanted: int) -> None:
         """Say how fast an op goes beside a combination, as the loop asks for it."""
         row, k = divmod(wanted, self.paces)
-        factor = self.uses[k].slowdown(self._taken[row])
+        use, tier = self._paced[k]
+        factor = use.slowdown(self._rates.taken(self._rows[row], self._rates_of[row], tier))
         speed = 0 if factor is None else self.wholes[k] * factor.denominator // factor.numerator
         if factor is not None and speed * factor.numerator != self.wholes[k] * factor.denominator:
             raise UncoveredError

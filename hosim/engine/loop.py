@@ -15,7 +15,7 @@ class Loop(LoopOps):
         Transfers in order of issue, then the cache ops of each of their tensors, a count before each list.
         """
         count = 0
-        for z in range(self.slots):
+        for z in range(self.engines):
             if self.slot_phase[z] != FREE:
                 count = self.note_transfer(count, self.slot_move[z])
         for c in range(self.channels):
@@ -52,7 +52,7 @@ class Loop(LoopOps):
 
     def forget(self) -> None:
         """Nothing is issued any more: another state is to be put back."""
-        for z in range(self.slots):
+        for z in range(self.engines):
             if self.slot_phase[z] != FREE:
                 self.pending_head[self.move_tensor[self.slot_move[z]]] = -1
         for c in range(self.channels):
@@ -85,18 +85,18 @@ class Loop(LoopOps):
                 return -1
         m = 0
         for r in range(self.tiers):
-            m = self.write(m, self.held[r])
-            m = self.write(m, self.pinned[r])
-            m = self.write(m, self.most_pinned[r])
+            m = self.note_number(m, self.held[r])
+            m = self.note_number(m, self.pinned[r])
+            m = self.note_number(m, self.most_pinned[r])
         for s in range(self.streams):
             m = self.mark_op(m, s)
         for z in range(self.slots):
             m = self.mark_transfer(m, z)
         for j in range(noted):
-            m = self.write(m, self.links[j])
+            m = self.note_number(m, self.links[j])
         return m
 
-    def write(self, m: int, number: int) -> int:
+    def note_number(self, m: int, number: int) -> int:
         """Write one number down."""
         self.marks[m] = number
         return m + 1
@@ -104,11 +104,11 @@ class Loop(LoopOps):
     def mark_op(self, m: int, s: int) -> int:
         """The op that a stream runs: when it ends, and what is left of one that copies slow down."""
         i = self.running[s]
-        m = self.write(m, i)
+        m = self.note_number(m, i)
         if i < 0:
             return m
         now = self.scalars[0]
-        m = self.write(m, self.op_end[s] - now)
+        m = self.note_number(m, self.op_end[s] - now)
         pace = self.pace_of[i]
         if pace < 0:
             return m
@@ -116,26 +116,26 @@ class Loop(LoopOps):
         speed = self.two(self.speed_high[self.paced[s] * self.paces + pace], self.speed_low[self.paced[s] * self.paces + pace])
         if now > self.work_since[s]:
             work -= (now - self.work_since[s]) * speed
-        m = self.write(m, max(0, self.work_since[s] - now))
-        m = self.write(m, self.paced[s])
-        m = self.write(m, work >> 62)
-        return self.write(m, work & LOW)
+        m = self.note_number(m, max(0, self.work_since[s] - now))
+        m = self.note_number(m, self.paced[s])
+        m = self.note_number(m, work >> 62)
+        return self.note_number(m, work & LOW)
 
     def mark_transfer(self, m: int, z: int) -> int:
         """The transfer of a slot: when its phase ends, and what is left of it."""
-        m = self.write(m, self.slot_phase[z])
+        m = self.note_number(m, self.slot_phase[z])
         if self.slot_phase[z] == FREE:
             return m
         now = self.scalars[0]
-        m = self.write(m, self.slot_move[z])
-        m = self.write(m, self.until[z] - now)
+        m = self.note_number(m, self.slot_move[z])
+        m = self.note_number(m, self.until[z] - now)
         if self.slot_phase[z] == LATENT:
             return m
         left = self.two(self.left_high[z], self.left_low[z])
         passed = now - self.flow_since[z]
         left -= passed * self.rate[z]
-        m = self.write(m, left >> 62)
-        return self.write(m, left & LOW)
+        m = self.note_number(m, left >> 62)
+        return self.note_number(m, left & LOW)
 
     def link(self, k: int, at: int) -> None:
         """Let a place issue a move, in order."""

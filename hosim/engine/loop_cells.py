@@ -32,10 +32,16 @@ READS, WRITES, OUTPUT = 1, 2, 4
 FREE, LATENT, FLOWING = 0, 1, 2
 """A slot: nothing under way; latency, and pinning before it; bytes flow."""
 
-RUNNING, ENDED, LATE, STOPPED, STUCK, RATES, SPEED, ILLEGAL, ASYMMETRIC = 0, 1, 2, 3, 4, 5, 6, 7, 8
-"""What a run came to: all has ended; it takes longer than the limit; it has done the ops asked for; nothing can proceed; the rates of
-``wanted``, or the speed there, are not in the table yet; a detach of ``culprit`` is illegal; there is room for some of several devices
-only."""
+RUNNING, ENDED, LATE, STOPPED, STUCK, ILLEGAL, ASYMMETRIC = 0, 1, 2, 3, 4, 5, 6
+"""What a run came to: all has ended; it takes longer than the limit; it has done the ops asked for; nothing can proceed; a detach of
+``culprit`` is illegal; there is room for some of several devices only."""
+
+RATES, SPEED, INSPECTS, DECIDES, ROOM = 7, 8, 9, 10, 11
+"""What a run asks for before it goes on: the rates of ``wanted``, or the speed there, which are not in the table yet; how long a runtime
+policy inspects the next op of stream ``wanted``; what it decides before that op; what it decides where nothing is under way (rule 16)."""
+
+DEPENDENCY, TRANSFER, CAPACITY, RUNTIME = 0, 1, 2, 3
+"""The causes of a stall, in the order of :data:`hosim.result.STALL_CAUSES`."""
 
 
 class LoopCells:
@@ -80,8 +86,13 @@ class LoopCells:
         """The arrays that depend on the machine, and on how copies and ops share it."""
         self.tiers = cells["tiers"]
         self.device = cells["device"]
+        self.where = cells["where"]
+        self.elsewhere = cells["elsewhere"]
+        self.deciding = cells["deciding"]
+        self.planned = cells["planned"]
         self.channels = cells["channels"]
         self.slots = cells["slots"]
+        self.engines = cells["engines"]
         self.classes = cells["classes"]
         self.paces = cells["paces"]
         self.capacity = cells["capacity"]
@@ -90,6 +101,9 @@ class LoopCells:
         self.latency = cells["latency"]
         self.pin = cells["pin"]
         self.pooled = cells["pooled"]
+        self.send_class = cells["send_class"]
+        self.send_high = cells["send_high"]
+        self.send_low = cells["send_low"]
         self.pace_of = cells["pace_of"]
         self.launch = cells["launch"]
         self.whole_high = cells["whole_high"]
@@ -110,7 +124,9 @@ class LoopCells:
         self.move_order = cells["move_order"]
         self.move_high = cells["move_high"]
         self.move_low = cells["move_low"]
-        self.move_alone = cells["move_alone"]
+        self.move_best = cells["move_best"]
+        self.next_volume = cells["next_volume"]
+        self.volume = cells["volume"]
         self.issue_head = cells["issue_head"]
         self.issue_next = cells["issue_next"]
         self.need_from = cells["need_from"]
@@ -130,6 +146,7 @@ class LoopCells:
         self.busy = cells["busy"]
         self.slot_move = cells["slot_move"]
         self.slot_phase = cells["slot_phase"]
+        self.slot_class = cells["slot_class"]
         self.blamed = cells["blamed"]
         self.paced = cells["paced"]
         self.flowing = cells["flowing"]
@@ -139,6 +156,7 @@ class LoopCells:
         self.op_end = cells["op_end"]
         self.began = cells["began"]
         self.free_since = cells["free_since"]
+        self.inspected_at = cells["inspected_at"]
         self.dependency_met = cells["dependency_met"]
         self.residency_met = cells["residency_met"]
         self.work_since = cells["work_since"]
@@ -184,6 +202,8 @@ class LoopCells:
         self.blocked = cells["blocked"]
         self.detailed = cells["detailed"]
         self.recording = 1
+        self.at = self.streams + 1
+        self.decided = 0
         self.due_count = 0
         self.recent_count = 0
         self.issue_count = 0

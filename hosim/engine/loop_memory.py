@@ -1,4 +1,4 @@
-"""The event loop: what is held where, and what cache ops do to it (docs/contract.md, rules 3, 5 and 9)."""
+"""The event loop: what is held where, and what cache ops do to it (docs/contract.md, rules 3, 5, 9 and 20)."""
 
 from __future__ import annotations
 
@@ -57,20 +57,27 @@ class LoopMemory(LoopCells):
         """Issue cache ops. One of a tensor that has been released does nothing."""
         for j in range(self.issue_count):
             k = self.issues[j]
-            t = self.move_tensor[k]
-            if self.released[t]:
-                continue
-            c = self.move_channel[k]
-            if c < 0 and self.pending_head[t] < 0:
-                self.detach(t, self.move_source[k])
-                continue
-            if c >= 0:
-                self.sequence[k] = self.scalars[2]
-                self.scalars[2] += 1
-                self.issued_at[k] = self.scalars[0]
-                self.append_queue(c, k)
-            self.append_pending(t, k)
+            if not self.released[self.move_tensor[k]]:
+                self.issue(k)
         self.issue_count = 0
+
+    def issue(self, k: int) -> None:
+        """Issue a cache op."""
+        t = self.move_tensor[k]
+        c = self.move_channel[k]
+        if c < 0 and self.pending_head[t] < 0:
+            self.detach(t, self.move_source[k])
+            self.ended[k] = 1
+            return
+        if c >= 0:
+            self.sequence[k] = self.scalars[2]
+            self.scalars[2] += 1
+            self.issued_at[k] = self.scalars[0]
+            if self.next_volume[t] >= 0:
+                self.volume[k] = self.next_volume[t]
+                self.next_volume[t] += 1
+            self.append_queue(c, k)
+        self.append_pending(t, k)
 
     def append_queue(self, c: int, k: int) -> None:
         """A transfer waits on its channel."""
@@ -98,6 +105,7 @@ class LoopMemory(LoopCells):
             while k >= 0 and self.move_channel[k] < 0:
                 if self.here[self.move_source[k] * self.tensors + t] != ABSENT:
                     self.detach(t, self.move_source[k])
+                self.ended[k] = 1
                 k = self.pending_next[k]
             self.pending_head[t] = k
             if k < 0 and self.released[t]:
@@ -115,7 +123,7 @@ class LoopMemory(LoopCells):
     def may_go(self, t: int, r: int) -> bool:
         """Rule 5: whether the copy of a tensor in a tier, which is there, may be dropped."""
         user = self.next_user(t)
-        if r == self.device and self.in_use(t):
+        if self.in_use(r, t):
             return False
         elsewhere = 0
         for other in range(self.tiers):
@@ -124,17 +132,17 @@ class LoopMemory(LoopCells):
         reads = self.use_flags[user] & READS if user >= 0 else self.survives[t]
         if not elsewhere and reads:
             return False
-        if user < 0 or r != self.device or not reads:
+        if user < 0 or self.deciding or r != self.where[self.use_op[user]] or not reads:
             return True
         for k in range(self.need_from[user], self.need_to[user]):
-            if self.copies[k] and not self.ended[k] and self.move_target[k] == self.device:
+            if self.copies[k] and not self.ended[k] and self.move_target[k] == r:
                 return True
         return False
 
-    def in_use(self, t: int) -> bool:
-        """Whether an op runs that uses a tensor."""
+    def in_use(self, r: int, t: int) -> bool:
+        """Whether an op runs that uses a tensor in a tier."""
         for s in range(self.streams):
-            if self.running[s] >= 0:
+            if self.running[s] >= 0 and self.where[self.running[s]] == r:
                 for u in range(self.use_from[self.running[s]], self.use_from[self.running[s] + 1]):
                     if self.use_tensor[u] == t:
                         return True

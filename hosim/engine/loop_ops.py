@@ -1,20 +1,27 @@
-"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1 and 8)."""
+"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1, 8, 16, 19 and 20)."""
 
 from __future__ import annotations
 
 from hosim.engine.loop_cells import (
     ABSENT,
     ASYMMETRIC,
+    CAPACITY,
+    DECIDES,
+    DEPENDENCY,
     ENDED,
-    ILLEGAL,
+    INSPECTS,
     LATE,
     NEVER,
     OUTPUT,
     PENDING,
+    RATES,
     READS,
+    ROOM,
     RUNNING,
+    RUNTIME,
     STOPPED,
     STUCK,
+    TRANSFER,
     VALID,
     WRITES,
 )
@@ -25,14 +32,31 @@ class LoopOps(LoopTransfers):
     """Ops, from their start to their end, and a run through all instants."""
 
     def try_op(self, s: int) -> None:
-        """Start the next op of a stream, if it can."""
+        """Start the next op of a stream, if it can; a runtime policy inspects it first, and decides once its producers have ended."""
         now = self.scalars[0]
         i = self.queue[self.queue_from[s] + self.done[s]]
+        if self.deciding:
+            if self.inspected_at[s] < 0:
+                self.ask(INSPECTS, s)
+            if self.inspected_at[s] < 0 or self.inspected_at[s] > now:
+                return
         if self.dependency_met[s] < 0:
             for j in range(self.wait_from[i], self.wait_from[i + 1]):
                 if self.done[self.wait_stream[j]] < self.wait_count[j]:
                     return
             self.dependency_met[s] = now
+            if self.deciding:
+                self.ask(DECIDES, s)
+                return
+        self.try_to_start(s, i, now)
+
+    def ask(self, status: int, s: int) -> None:
+        """Stop and ask about the next op of a stream."""
+        self.status = status
+        self.wanted = s
+
+    def try_to_start(self, s: int, i: int, now: int) -> None:
+        """Start an op if it waits for no transfer and there is room."""
         if not self.resident(i):
             self.residency_met[s] = -1
             return
@@ -40,27 +64,41 @@ class LoopOps(LoopTransfers):
             self.residency_met[s] = now
             if now > self.dependency_met[s] and now > self.free_since[s]:
                 self.blamed[s] = self.blame(i)
-        wanted = self.workspace[i]
+        r = self.where[i]
+        wanted = self.held[r] + self.workspace[i]
         for u in range(self.use_from[i], self.use_from[i + 1]):
-            if self.use_flags[u] & OUTPUT and self.here[self.device * self.tensors + self.use_tensor[u]] == ABSENT:
+            if self.use_flags[u] & OUTPUT and self.here[r * self.tensors + self.use_tensor[u]] == ABSENT:
                 wanted += self.size[self.use_tensor[u]]
-        if self.held[self.device] + wanted <= self.capacity[self.device]:
-            self.start_op(s, i, now)
-            if now + self.rest[i] > self.limit:
-                self.status = LATE
+        if wanted > self.capacity[r]:
+            return
+        if wanted > self.part[r]:
+            self.status = ASYMMETRIC
+            return
+        self.start_op(s, i, now)
+        if now + self.rest[i] > self.limit:
+            self.status = LATE
 
     def resident(self, i: int) -> bool:
         """Rule 1: what an op reads is there and valid, and the transfers of what it writes that are before it have ended."""
         for u in range(self.use_from[i], self.use_from[i + 1]):
             t = self.use_tensor[u]
-            if self.use_flags[u] & READS and self.here[self.device * self.tensors + t] != VALID:
+            if self.use_flags[u] & READS and self.here[self.where[i] * self.tensors + t] != VALID:
                 return False
-            if self.use_flags[u] & WRITES and self.moving[t]:
+            if self.use_flags[u] & WRITES and (self.moving[t] or (self.deciding and self.decided_on(t))):
                 return False
             for k in range(self.need_from[u], self.need_to[u]):
                 if self.copies[k] and not self.ended[k]:
                     return False
         return True
+
+    def decided_on(self, t: int) -> bool:
+        """Whether a runtime policy has issued a copy of a tensor that has not ended."""
+        k = self.pending_head[t]
+        while k >= 0:
+            if k >= self.planned and self.move_channel[k] >= 0:
+                return True
+            k = self.pending_next[k]
+        return False
 
     def blame(self, i: int) -> int:
         """Rule 8: the transfer that an op waited for and that ended last; all those of this instant did, and the last issued counts."""
@@ -70,32 +108,29 @@ class LoopOps(LoopTransfers):
             for u in range(self.use_from[i], self.use_from[i + 1]):
                 if self.use_tensor[u] != self.move_tensor[k]:
                     continue
-                waited_for = self.use_flags[u] & WRITES or self.move_target[k] == self.device
+                waited_for = self.use_flags[u] & WRITES or self.move_target[k] == self.where[i]
                 if waited_for and (found < 0 or self.sequence[k] > self.sequence[found]):
                     found = k
         return found
 
     def start_op(self, s: int, i: int, now: int) -> None:
         """An op takes its room, makes other copies of what it writes stale, and runs."""
-        device = self.device
-        self.held[device] += self.workspace[i]
+        there = self.where[i]
+        self.held[there] += self.workspace[i]
         if self.detailed:
-            self.by_kind[device * self.kinds + self.kinds - 1] += self.workspace[i]
+            self.by_kind[there * self.kinds + self.kinds - 1] += self.workspace[i]
         for u in range(self.use_from[i], self.use_from[i + 1]):
-            if not self.use_flags[u] & WRITES:
-                continue
-            t = self.use_tensor[u]
-            if self.use_flags[u] & OUTPUT and self.here[device * self.tensors + t] == ABSENT:
-                self.hold(device, t)
-            self.here[device * self.tensors + t] = PENDING
-            for r in range(self.tiers):
-                if r != device and self.here[r * self.tensors + t] != ABSENT:
-                    self.give_back(r, t)
-        self.mark_peak(device)
+            if self.use_flags[u] & WRITES:
+                self.write(there, self.use_tensor[u])
+        self.mark_peak(there)
         self.divide(s, i, now)
         self.running[s] = i
         self.began[s] = now
+        self.op_end[s] = NEVER
         pace = self.pace_of[i]
+        if self.send_class[i] >= 0:
+            self.flow(self.engines + s, self.send_class[i], self.send_high[i], self.send_low[i], now)
+            return
         if pace < 0:
             self.op_end[s] = now + self.duration[i]
             return
@@ -104,19 +139,34 @@ class LoopOps(LoopTransfers):
         self.work_since[s] = now + self.launch[pace]
         self.put_work(s, (self.duration[i] - self.launch[pace]) * self.two(self.whole_high[pace], self.whole_low[pace]))
 
+    def write(self, there: int, t: int) -> None:
+        """An op writes a tensor in a tier: its copies elsewhere are stale, and pinned memory takes no time."""
+        if self.here[there * self.tensors + t] == ABSENT:
+            self.hold(there, t)
+            if self.pin[there * self.kinds + self.kind[t]]:
+                self.pinned[there] += self.size[t]
+                self.most_pinned[there] = max(self.most_pinned[there], self.pinned[there])
+        self.here[there * self.tensors + t] = PENDING
+        for r in range(self.tiers):
+            if r != there and self.here[r * self.tensors + t] != ABSENT:
+                self.give_back(r, t)
+                self.unsettled |= self.elsewhere
+
     def divide(self, s: int, i: int, now: int) -> None:
         """Rule 8: divide the idle time before an op, which starts now."""
         begin = self.free_since[s]
-        dependency = max(self.dependency_met[s], begin)
+        inspected = max(self.inspected_at[s], begin)
+        dependency = max(self.dependency_met[s], inspected)
         residency = max(self.residency_met[s], dependency)
-        self.stalls[3 * s] += dependency - begin
-        self.stalls[3 * s + 1] += residency - dependency
-        self.stalls[3 * s + 2] += now - residency
+        self.stalls[4 * s + RUNTIME] += inspected - begin
+        self.stalls[4 * s + DEPENDENCY] += dependency - inspected
+        self.stalls[4 * s + TRANSFER] += residency - dependency
+        self.stalls[4 * s + CAPACITY] += now - residency
         if s == self.main and self.blamed[s] >= 0:
             self.channel_figures[7 * self.move_channel[self.blamed[s]]] += residency - dependency
         if self.recording:
             self.op_idle[i] = now - begin
-            self.op_held[i] = self.held[self.device]
+            self.op_held[i] = self.held[self.where[i]]
             if now > residency:
                 self.op_cause[i] = -1
             elif residency > dependency and self.blamed[s] >= 0:
@@ -133,19 +183,21 @@ class LoopOps(LoopTransfers):
             self.running[s] = -1
             self.op_end[s] = NEVER
             self.free_since[s] = now
+            self.inspected_at[s] = -1
             self.dependency_met[s] = -1
             self.residency_met[s] = -1
             self.blamed[s] = -1
             self.done[s] += 1
             self.scalars[1] += 1
             self.slowed[s] += now - self.began[s] - self.duration[i]
-            self.held[self.device] -= self.workspace[i]
+            there = self.where[i]
+            self.held[there] -= self.workspace[i]
             if self.detailed:
-                self.by_kind[self.device * self.kinds + self.kinds - 1] -= self.workspace[i]
+                self.by_kind[there * self.kinds + self.kinds - 1] -= self.workspace[i]
             for u in range(self.use_from[i], self.use_from[i + 1]):
                 t = self.use_tensor[u]
                 if self.use_flags[u] & WRITES:
-                    self.here[self.device * self.tensors + t] = VALID
+                    self.here[there * self.tensors + t] = VALID
                 self.users_left[t] -= 1
                 if self.users_left[t] == 0 and not self.survives[t]:
                     self.die(t)
@@ -161,6 +213,7 @@ class LoopOps(LoopTransfers):
         self.collect(0)
         self.unsettled = 1
         self.dirty = 0
+        self.decided = 0
 
     def go_on(self) -> None:
         """A snapshot has been put back, which lies between two instants."""
@@ -170,22 +223,54 @@ class LoopOps(LoopTransfers):
         self.status = RUNNING
         self.unsettled = 0
         self.dirty = 0
+        self.at = self.streams + 1
 
     def settle(self) -> None:
-        """All has ended that ends now: detaches that were behind it, issues, ops, transfers."""
+        """All has ended that ends now: detaches that were behind it, and issues; ops and transfers are to start."""
         self.unsettled = 0
         if self.due_count:
             self.detach_due()
         if self.issue_count:
             self.issue_all()
-        for s in range(self.streams):
-            if self.running[s] < 0 and self.done[s] < self.queue_from[s + 1] - self.queue_from[s]:
-                self.try_op(s)
+        self.at = 0
+
+    def start(self) -> None:
+        """Ops start, stream by stream, again where a policy's decisions may have set another one free; then transfers."""
+        while self.at < self.streams:
+            if self.running[self.at] < 0 and self.done[self.at] < self.queue_from[self.at + 1] - self.queue_from[self.at]:
+                self.try_op(self.at)
+                if self.status != RUNNING:
+                    return
+            self.at += 1
+            if self.at == self.streams and self.decided:
+                self.decided = 0
+                self.at = 0
+        self.at = self.streams + 1
         self.start_transfers()
+        if self.deciding and self.status == RUNNING and self.idle():
+            self.ask(ROOM, 0)
+
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        for s in range(self.streams):
+            if self.running[s] >= 0 or self.inspected_at[s] > self.scalars[0]:
+                return False
+        for c in range(self.channels):
+            if self.busy[c]:
+                return False
+        return True
+
+    def again(self) -> None:
+        """A policy has made room: all is looked at again."""
+        self.unsettled = 1
 
     def next_instant(self) -> int:
-        """When the next op or phase of a transfer ends."""
+        """When the next op, phase of a transfer or inspection ends."""
         at = NEVER
+        if self.deciding:
+            for s in range(self.streams):
+                if self.scalars[0] < self.inspected_at[s] < at:
+                    at = self.inspected_at[s]
         for s in range(self.streams):
             if self.op_end[s] < at:
                 at = self.op_end[s]
@@ -204,13 +289,19 @@ class LoopOps(LoopTransfers):
         return ENDED
 
     def run(self, limit: int, stop: int) -> int:
-        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time has passed ``limit``; says which."""
+        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time has passed ``limit``, or it asks; says which."""
         self.limit = limit
+        if self.status >= RATES:
+            self.status = RUNNING
         while True:
             if self.unsettled:
                 self.settle()
-            if self.status == ILLEGAL or self.status == ASYMMETRIC or self.status == LATE:
+            if self.at <= self.streams and self.status == RUNNING:
+                self.start()
+            if self.status != RUNNING:
                 return self.status
+            if self.unsettled:
+                continue
             if self.dirty:
                 self.status = self.set_rates()
                 if self.status != RUNNING:
@@ -228,3 +319,11 @@ class LoopOps(LoopTransfers):
             self.instants += 1
             self.end_transfers(at)
             self.end_ops(at)
+            if self.deciding:
+                self.end_inspections(at)
+
+    def end_inspections(self, now: int) -> None:
+        """Inspections end."""
+        for s in range(self.streams):
+            if self.inspected_at[s] == now:
+                self.unsettled = 1

@@ -64,8 +64,7 @@ class LoopTransfers(LoopMemory):
             self.slot_phase[z] = LATENT
             self.until[z] = begins
         else:
-            self.slot_phase[z] = FLOWING
-            self.flow(z, k, now)
+            self.flow_move(z, k, now)
         return True
 
     def pinning(self, r: int, t: int) -> int:
@@ -80,31 +79,39 @@ class LoopTransfers(LoopMemory):
             self.most_pinned[r] = self.pinned[r]
         return ns
 
-    def flow(self, z: int, k: int, now: int) -> None:
-        """The bytes of a transfer begin to flow, at a rate that is not set yet."""
-        self.flowing[self.move_class[k]] += 1
-        self.left_high[z] = self.move_high[k]
-        self.left_low[z] = self.move_low[k]
+    def flow_move(self, z: int, k: int, now: int) -> None:
+        """The bytes of a transfer begin to flow."""
+        self.flow(z, self.move_class[k], self.move_high[self.volume[k]], self.move_low[self.volume[k]], now)
+
+    def flow(self, z: int, f: int, high: int, low: int, now: int) -> None:
+        """A volume begins to flow as one of a class, at a rate that is not set yet."""
+        self.slot_phase[z] = FLOWING
+        self.slot_class[z] = f
+        self.flowing[f] += 1
+        self.left_high[z] = high
+        self.left_low[z] = low
         self.rate[z] = 0
         self.flow_since[z] = now
         self.until[z] = NEVER
         self.dirty = 1
 
     def end_transfers(self, now: int) -> None:
-        """Latencies and transfers end."""
+        """Latencies, transfers and what collectives send end."""
         for z in range(self.slots):
             if self.until[z] != now:
                 continue
             k = self.slot_move[z]
             self.dirty = 1
             if self.slot_phase[z] == LATENT:
-                self.slot_phase[z] = FLOWING
-                self.flow(z, k, now)
+                self.flow_move(z, k, now)
                 continue
             self.slot_phase[z] = FREE
             self.until[z] = NEVER
-            self.flowing[self.move_class[k]] -= 1
-            self.end_transfer(z, k, now)
+            self.flowing[self.slot_class[z]] -= 1
+            if z < self.engines:
+                self.end_transfer(z, k, now)
+            else:
+                self.op_end[z - self.engines] = now
 
     def end_transfer(self, z: int, k: int, now: int) -> None:
         """The copy is valid, and the tensor's next cache ops may take effect."""
@@ -117,7 +124,7 @@ class LoopTransfers(LoopMemory):
         if self.detailed:
             if self.busy[c] == 0:
                 self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
-            self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.move_alone[k]
+            self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.alone(k)
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0
@@ -131,6 +138,11 @@ class LoopTransfers(LoopMemory):
             self.die(t)
         if self.started[z] < now:
             self.interrupted(t)
+
+    def alone(self, k: int) -> int:
+        """For how many nanoseconds a transfer would flow that shares nothing."""
+        volume = self.two(self.move_high[self.volume[k]], self.move_low[self.volume[k]])
+        return (volume + self.move_best[k] - 1) // self.move_best[k]
 
     def interrupted(self, t: int) -> None:
         """While a transfer read a tensor, an op that writes it was not free to start, even if it had been before."""
@@ -154,7 +166,7 @@ class LoopTransfers(LoopMemory):
         now = self.scalars[0]
         for z in range(self.slots):
             if self.slot_phase[z] == FLOWING:
-                rate = self.rate_of[combination * self.classes + self.move_class[self.slot_move[z]]]
+                rate = self.rate_of[combination * self.classes + self.slot_class[z]]
                 if rate != self.rate[z]:
                     self.set_rate(z, rate, now)
         for s in range(self.streams):

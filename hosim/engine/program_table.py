@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hosim.analysis import HappensBefore
 from hosim.costmodel import MemoryUse
-from hosim.costmodel.transfers import NS_PER_S, pin_ns
+from hosim.costmodel.transfers import NS_PER_S, crossed_fabrics, pin_ns
 from hosim.engine.compiled_graph import compile_graph
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
 from hosim.engine.flow_table import FlowTable, UncoveredError
@@ -21,11 +21,13 @@ from hosim.engine.loop_cells import LOW, NEVER, OUTPUT, RATES, READS, SPEED, VAL
 from hosim.engine.transfer_rates import TransferRates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.processors import tier_of
+from hosim.result import STALL_CAUSES
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
 
 _WIDE = [
-    *("scalars", "held", "pinned", "most_pinned", "op_end", "began", "free_since", "dependency_met", "residency_met"),
+    *("scalars", "held", "pinned", "most_pinned", "op_end", "began", "free_since", "inspected_at", "dependency_met", "residency_met"),
     *("work_since", "work_high", "work_low", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate"),
 ]
 """The arrays of a state that are of 64 bits, of 8 bits, and those that are not 0 at time 0."""
@@ -40,7 +42,7 @@ VOLUME_BITS = 122
 """What the volume of a transfer may take, of 128 bits."""
 
 
-_NONE = dict.fromkeys(("running", "blamed", "paced", "dependency_met", "residency_met"), -1) | dict.fromkeys(("op_end", "until"), NEVER)
+_NONE = dict.fromkeys(("running", "blamed", "paced", "inspected_at", "dependency_met", "residency_met"), -1) | dict.fromkeys(("op_end", "until"), NEVER)
 
 
 class TableMove(NamedTuple):
@@ -59,6 +61,9 @@ class ProgramTable:
 
     ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on.
 
+    ``sent`` are the collectives that cross fabrics, each with its bytes per second at most and its volume, ``decisions`` is how many cache
+    ops of a runtime policy may be under way at one time (0: there is none), whose places stand behind the others.
+
     ``durations`` are nanoseconds by op, ``uses`` the ops that copies slow down, ``machine`` the one of copies
     (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of whose equal devices one stands for all.
     """
@@ -72,16 +77,22 @@ class ProgramTable:
         budget_bytes: int,
         room: Sequence[int],
         detailed: bool = False,
+        sent: Mapping[int, tuple[int, int]] | None = None,
+        decisions: int = 0,
     ) -> None:
         self.graph, self.machine = graph, machine
-        self.rates = TransferRates(graph, machine)
+        self._sent = sent or {}
+        self.rates = TransferRates(graph, machine, bool(self._sent))
         self._class_of = [self.rates.classes_of(c) for c in range(len(machine.channels))]
+        self._sends = {i: self.rates.collective(most) for i, (most, _) in self._sent.items()}
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        slots = sum([channel.engines for channel in machine.channels])
-        self.flows = FlowTable(self.rates, slots, uses, durations)
+        self.where = [tier_of(op, machine) for op in graph.ops]
+        crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if self._sent else 0
+        flows = sum([channel.engines for channel in machine.channels]) + crossing
+        self.flows = FlowTable(self.rates, flows, uses, self.where, durations)
         self.base = list(accumulate(room, initial=0))
-        self.moves: list[TableMove | None] = [None] * max(1, self.base[-1])
-        self.cells: dict[str, Any] = {"detailed": int(detailed)}
+        self.moves: list[TableMove | None] = [None] * max(1, self.base[-1] + decisions)
+        self.cells: dict[str, Any] = {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1]}
         self.cells |= graph_cells(graph, durations)
         self.cells |= self._machine_cells(budget_bytes, durations)
         self.cells |= self._plan_cells()
@@ -103,11 +114,19 @@ class ProgramTable:
         pins = [
             0 if tier.name == machine.device_tier else pin_ns(machine, tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS
         ]
+        engines = sum([channel.engines for channel in machine.channels])
+        volumes = [self._scaled(self._sent[i][1]) if i in self._sends else (0, 0) for i in range(len(durations))]
         return {
             "tiers": len(machine.tiers),
             "device": device,
+            "where": ints([machine.tier_index[tier] for tier in self.where]),
+            "elsewhere": int(any([tier != machine.device_tier for tier in self.where])),
             "channels": len(machine.channels),
-            "slots": sum([channel.engines for channel in machine.channels]),
+            "engines": engines,
+            "slots": engines + (len(self.graph.streams) if self._sends else 0),
+            "send_class": ints([self._sends.get(i, -1) for i in range(len(durations))]),
+            "send_high": longs([high for high, _ in volumes]),
+            "send_low": longs([low for _, low in volumes]),
             "classes": flows.classes,
             "paces": flows.paces,
             "capacity": longs(capacities),
@@ -127,14 +146,15 @@ class ProgramTable:
         none, uses = [0] * len(self.moves), self.cells["use_from"][len(self.graph.ops)]
         cells = {f"move_{name}": ints(none) for name in ("tensor", "source", "target", "channel", "class")}
         cells["copies"] = ints(none)
-        cells |= {f"move_{name}": longs(none) for name in ("order", "high", "low", "alone")}
+        cells |= {f"move_{name}": longs(none) for name in ("order", "high", "low", "best")}
+        cells |= {"volume": ints(range(len(none))), "next_volume": ints([-1] * len(self.graph.tensors))}
         cells |= {"issue_head": ints([-1] * (len(self.graph.ops) + 1)), "issue_next": ints([-1] * len(self.moves))}
         return cells | {"need_from": ints([0] * uses), "need_to": ints([0] * uses)}
 
     def _state_sizes(self) -> dict[str, int]:
         c = self.cells
-        of_streams = ("done", "running", "blamed", "paced", "op_end", "began", "free_since", "dependency_met", "residency_met")
-        of_slots = ("slot_move", "slot_phase", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate")
+        of_streams = ("done", "running", "blamed", "paced", "op_end", "began", "free_since", "inspected_at", "dependency_met", "residency_met")
+        of_slots = ("slot_move", "slot_phase", "slot_class", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate")
         return {
             "scalars": 5,
             "here": c["tiers"] * c["tensors"],
@@ -166,7 +186,7 @@ class ProgramTable:
         tiers, streams, ops, moves = c["tiers"], c["streams"], c["ops"], len(self.moves)
         cells = {name: longs([0] * tiers) for name in ("peak", "peak_at")}
         cells |= {name: longs([0] * (tiers * c["kinds"])) for name in ("by_kind", "peak_by_kind")}
-        cells |= {"stalls": longs([0] * (3 * streams)), "slowed": longs([0] * streams)}
+        cells |= {"stalls": longs([0] * (len(STALL_CAUSES) * streams)), "slowed": longs([0] * streams)}
         cells["channel_figures"] = longs([0] * (CHANNEL_FIGURES * max(1, c["channels"])))
         cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
         cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
@@ -176,27 +196,37 @@ class ProgramTable:
 
     def put(self, k: int, move: TableMove | None) -> None:
         """Put a move in the place ``k``, or take it from there."""
-        cells, before = self.cells, self.moves[k]
+        before = self.moves[k]
         if before is not None:
             self.loop.unlink(k, before.after + 1)
         self.moves[k] = move
-        cells["copies"][k] = move is not None and move.channel >= 0
         if move is None:
+            self.cells["copies"][k] = 0
             return
-        t, source, target, channel, after, order = move
+        self.place(k, move)
+        self.loop.link(k, move.after + 1)
+
+    def place(self, k: int, move: TableMove) -> None:
+        """Let a move have the place ``k``, whoever issues it."""
+        cells = self.cells
+        t, source, target, channel, _, order = move
+        cells["copies"][k] = channel >= 0
         cells["move_tensor"][k], cells["move_source"][k], cells["move_target"][k] = t, source, target
         cells["move_channel"][k], cells["move_order"][k] = channel, order
         if channel >= 0:
             cells["move_class"][k] = self._class_of[channel][t]
             self.flow(k, self._sizes[t] * NS_PER_S)
-        self.loop.link(k, after + 1)
 
-    def flow(self, k: int, volume: int, alone_ns: int = 0) -> None:
-        """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second, and for how long it would alone."""
-        cells, scaled = self.cells, volume * self.flows.scale
+    def flow(self, k: int, volume: int) -> None:
+        """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second."""
+        self.cells["move_high"][k], self.cells["move_low"][k] = self._scaled(volume)
+
+    def _scaled(self, volume: int) -> tuple[int, int]:
+        """A volume as the loop has it, in two limbs."""
+        scaled = volume * self.flows.scale
         if scaled.bit_length() > VOLUME_BITS:
             raise UncoveredError
-        cells["move_high"][k], cells["move_low"][k], cells["move_alone"][k] = scaled >> 62, scaled & LOW, alone_ns
+        return scaled >> 62, scaled & LOW
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
         """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""

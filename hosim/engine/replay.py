@@ -16,7 +16,7 @@ from hosim.engine.flow_table import UncoveredError
 from hosim.engine.ledger import AsymmetryError
 from hosim.engine.other_processors import check_other_processors
 from hosim.engine.program_account import check_program_account, in_program_order
-from hosim.engine.replay_by_loop import looped, not_covered
+from hosim.engine.replay_by_loop import looped
 from hosim.engine.result_figures import tells_slowing
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -94,10 +94,10 @@ def replay(
 
             told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
             return replace(told, replay_s=time.perf_counter() - begin)
-        if engine == LOOP:
-            looped = _looped(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete)
-            if looped is not None:
-                return replace(looped, replay_s=time.perf_counter() - begin)
+        if engine in (LOOP, None):
+            by_loop = _by_loop(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete, fold, engine == LOOP)
+            if by_loop is not None:
+                return replace(by_loop, replay_s=time.perf_counter() - begin)
         folded = fold and jitter is None and _alike(hardware)
         # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
         run = FastReplay([plan], hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
@@ -150,27 +150,36 @@ def replay_stages(
     return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
 
 
-def _looped(
-    plan: Plan, hardware: Hardware, budget_bytes: int | None, wants_more: bool, jitter: Jitter | None, compete: bool | None
+def _by_loop(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int | None,
+    wants_more: bool,
+    jitter: Jitter | None,
+    compete: bool | None,
+    fold: bool,
+    only: bool,
 ) -> Result | None:
-    """The loop's result; ``None`` for a plan that does not end well, of which another engine says why.
+    """The loop's result; ``None`` where it covers what is asked for not, or the plan does not end well: the reference says why.
 
-    Raises :class:`InputError` for what the loop does not cover. ``wants_more``: a timeline, or addresses.
+    ``wants_more``: a timeline, or addresses. ``only``: no other engine may replay it; then :class:`InputError` is raised for what the loop
+    does not cover.
     """
     check_measured_on(plan.workload, hardware)
-    reason = "timelines and allocators" if wants_more else not_covered(plan, hardware, jitter)
-    budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
-    if reason is None:
+    reason = None
+    if wants_more:
+        reason = "timelines and allocators"
+    elif hardware.devices > 1 and (jitter is not None or not fold or not _alike(hardware)):
+        reason = "devices that do not do the same"
+    else:
+        budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
         try:
-            did = looped(plan, hardware, budget, jitter, compete)
+            return looped(plan, hardware, budget, jitter, compete)
         except UncoveredError:
             reason = "routes, or figures beyond 128 bits"
-    if reason is not None:
+    if only:
         raise InputError(f"the loop does not cover {reason}; leave engine out, or give {REFERENCE}", source="engine")
-    if did is None:
-        return None
-    modelled = tells_slowing(plan.graph, {}, compete), False
-    return result_figures.of_device(did, plan, hardware, budget, jitter, modelled, LOOP)
+    return None
 
 
 def check_engine(engine: object) -> None:

@@ -1,4 +1,8 @@
-"""A replay by the compiled loop: which plans it covers, the table of a plan, and what the loop has counted."""
+"""A replay by the compiled loop: the table of a plan, and what the loop has counted.
+
+It covers one device, or one that stands for all; static plans, runtime policies, ops on other processors, collectives, jitter. What raises
+:class:`UncoveredError` here the reference replays.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
-from hosim.costmodel import MemoryUse, copies_compete, copy_uses, op_durations, with_memories
-from hosim.costmodel.transfers import NS_PER_S, channel_bandwidth, is_pageable, sent_bytes
-from hosim.engine.compiled_plan import SEVERAL, Hop, resolve_hop
+from hosim.costmodel import copies_compete, copy_uses, op_durations, with_memories
+from hosim.costmodel.transfers import (
+    NS_PER_S,
+    bytes_per_s_over_links,
+    channel_bandwidth,
+    is_pageable,
+    meeting_ranks,
+    sent_bytes,
+)
+from hosim.engine import result_figures
+from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import UncoveredError
+from hosim.engine.hops import SEVERAL, Hop, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
-from hosim.engine.loop_cells import ENDED, NEVER, VALID
+from hosim.engine.loop_cells import ENDED, INSPECTS, NEVER, VALID
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
-from hosim.engine.result_figures import ChannelCounts, Outcome
-from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.result import STALL_CAUSES, StreamFigures
+from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
+
+LARGEST_RATE = (1 << 63) - 1
+"""What an array of 64 bits holds."""
 
 
 @dataclass(slots=True)
@@ -32,153 +46,175 @@ class _ChannelFigures:
     contention_ns: int
 
 
-def not_covered(plan: Plan, hardware: Hardware, jitter: Jitter | None) -> str | None:
-    """Why the loop does not replay a plan, as far as that can be said without trying; ``None``: it may."""
-    graph = plan.graph
-    several = len(graph.streams) > 1
-    reasons = {
-        "several devices": hardware.devices > 1,
-        "runtime policies": plan.runtime is not None,
-        "ops on other processors": bool(graph.elsewhere),
-        "collectives that cross fabrics": bool(graph.derived_on(hardware, sent_bytes)),
-        "jitter of transfers on several streams": several and jitter is not None and bool(jitter.transfer_sigma),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> Outcome | None:
-    """What the loop counts of a plan; ``None`` where it does not end well: whoever else replays it says why.
+def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> Result | None:
+    """The result of a plan; ``None`` where it does not end well: the reference says why. Of several devices one stands for all.
 
     Raises :class:`UncoveredError` for what the loop does not cover.
     """
-    graph = plan.graph
-    competes = graph.derived(copies_compete) if compete is None else compete
-    alone = op_durations(graph, hardware)
-    uses = copy_uses(graph, hardware, alone, competes)
-    durations = alone if jitter is None else jittered(plan, alone, jitter, 0, {})
-    machine = with_memories(hardware) if competes else hardware
-    table = table_of(plan, hardware, machine, durations, uses, budget_bytes, jitter)
-    if not table.fits:
+    replay = _LoopReplay(plan, hardware, budget_bytes, jitter, compete)
+    if not replay.ends_well():
         return None
-    table.loop.begin()
-    if table.run(NEVER, NEVER) != ENDED or not _persists(table, plan, hardware):
-        return None
-    return _outcome(table, graph, hardware, durations)
+    graph, several = plan.graph, hardware.devices > 1
+    modelled = result_figures.tells_slowing(graph, replay.sent, compete), several and bool(meeting_ranks(graph))
+    did = replay.outcome()
+    result = result_figures.of_device(did, plan, hardware, budget_bytes, jitter, modelled, LOOP)
+    return result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True) if several else result
 
 
-def _persists(table: ProgramTable, plan: Plan, hardware: Hardware) -> bool:
-    """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
-    tensors, here = plan.graph.tensors, table.cells["here"]
-    return all(here[r * len(tensors) + t] == VALID for t, tiers in _initial(plan, hardware).items() if tensors[t].survives for r in tiers)
+class _LoopReplay:
+    """One replay: a plan in a table of its own."""
 
+    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> None:
+        graph = plan.graph
+        competes = graph.derived(copies_compete) if compete is None else compete
+        alone = graph.derived_on(hardware, op_durations)
+        durations = alone if jitter is None else jittered(plan, alone, jitter, 0, {})
+        self.plan, self.hardware, self.durations = plan, hardware, durations
+        self.machine = with_memories(hardware) if competes else hardware
+        self.sent = sent_bytes(graph, hardware)
+        self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
+        self._best: dict[tuple[int, int, str], int] = {}
+        uses = {i: use for i, use in copy_uses(graph, hardware, alone, competes).items() if i not in self.sent}
+        moves = _moves(plan, hardware)
+        if self._factor is not None and plan.runtime is not None and moves:
+            raise UncoveredError  # which copy of a tensor is the next one is known as they are issued
+        room = [len(moves.get(t, ())) for t in range(len(graph.tensors))]
+        decisions = 0 if plan.runtime is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
+        sent = _volumes_sent(self.sent, durations, hardware)
+        self.table = ProgramTable(graph, self.machine, durations, uses, budget_bytes, room, True, sent, decisions)
+        for t, mine in moves.items():
+            self._plan_moves(t, mine)
+        self.table.reset(_initial(plan, hardware))
+        self.decisions = None if plan.runtime is None else Decisions(plan.runtime(), self.table, hardware, self._decided)
 
-def _outcome(table: ProgramTable, graph: Graph, hardware: Hardware, durations: Sequence[int]) -> Outcome:
-    cells = table.cells
-    makespan = max([cells["scalars"][3], *cells["free_since"]])
-    streams = {}
-    for s, name in enumerate(graph.streams):
-        queue = cells["queue"][cells["queue_from"][s] : cells["queue_from"][s + 1]]
-        busy = sum([durations[i] for i in queue]) + cells["slowed"][s]
-        stalls = dict.fromkeys(STALL_CAUSES, 0) | dict(zip(("dependency", "transfer", "capacity"), cells["stalls"][3 * s :], strict=False))
-        streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
-    channels: list[tuple[ChannelCounts, int]] = []
-    for c in range(cells["channels"]):
-        exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)]
-        channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))
-    ledgers = []
-    for r, tier in enumerate(hardware.tiers):
-        ledger = Ledger(tier.capacity_bytes)
-        ledger.peak, ledger.peak_at = cells["peak"][r], cells["peak_at"][r]
-        by_kind = cells["peak_by_kind"][r * cells["kinds"] : (r + 1) * cells["kinds"]]
-        ledger.peak_composition = sum([composition_of(kind, size) for kind, size in zip(LEDGER_KINDS, by_kind, strict=True)])
-        ledgers.append(ledger)
-    slowed = sum(cells["slowed"][: cells["streams"]])
-    return Outcome(None, makespan, streams, slowed, 0, ledgers, channels, {"prefetch": 0, "store": 0, "detach": 0}, None, None)
-
-
-def table_of(
-    plan: Plan,
-    hardware: Hardware,
-    machine: Hardware,
-    durations: Sequence[int],
-    uses: Mapping[int, MemoryUse],
-    budget_bytes: int,
-    jitter: Jitter | None = None,
-) -> ProgramTable:
-    """The table of a plan, at time 0. Raises :class:`UncoveredError` for what the loop does not cover."""
-    graph = plan.graph
-    moves = _moves(plan, hardware)
-    by_tensor: dict[int, list[TableMove]] = {}
-    for move in moves:
-        by_tensor.setdefault(move.tensor, []).append(move)
-    room = [len(by_tensor.get(t, ())) for t in range(len(graph.tensors))]
-    table = ProgramTable(graph, machine, durations, uses, budget_bytes, room, detailed=True)
-    device = hardware.tier_index[hardware.device_tier]
-    factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
-    known: dict[tuple[int, int, str], int] = {}
-    for t, mine in by_tensor.items():
-        tensor = graph.tensors[t]
+    def _plan_moves(self, t: int, mine: list[TableMove]) -> None:
+        """Put the moves of a tensor into the table, and what its users wait for."""
+        plan, table, cells = self.plan, self.table, self.table.cells
         mine.sort(key=lambda move: (move.after, move.order))
         base = table.base[t]
         for k, move in enumerate(mine, base):
             table.put(k, move)
-            if move.channel >= 0:
-                where = move.channel, tensor.size_bytes, tensor.kind
-                if where not in known:
-                    known[where] = _bandwidth(machine, *where)
-                volume = tensor.size_bytes * NS_PER_S
-                volume = volume if factor is None else round(volume * factor(t))
-                table.flow(k, volume, -(-volume // known[where]))
-        arrives = [move.target == device and plan.cache_ops[move.order].op == PREFETCH for move in mine]
-        users = graph.compact_users[t]
-        uses = table.cells["user"][table.cells["user_from"][t] : table.cells["user_from"][t + 1]]
-        for number, first, last in needs(users, [t in graph.ops[i].writes for i in users], mine, arrives, base):
-            table.cells["need_from"][uses[number]], table.cells["need_to"][uses[number]] = first, last
-    table.reset(_initial(plan, hardware))
-    return table
+            self._set_best(k, move)
+        if self._factor is not None:  # volumes in order of issue, whichever move is issued first
+            cells["next_volume"][t] = base
+            for k in range(base, base + sum([move.channel >= 0 for move in mine])):
+                table.flow(k, self._volume(t))
+        users, ops, device = plan.graph.compact_users[t], plan.graph.ops, cells["device"]
+        arrives = [move.target if move.target != device or plan.cache_ops[move.order].op == PREFETCH else -1 for move in mine]
+        uses = cells["user"][cells["user_from"][t] : cells["user_from"][t + 1]]
+        found = needs(users, [t in ops[i].writes for i in users], [cells["where"][i] for i in users], mine, arrives)
+        for number, first, last in found:
+            cells["need_from"][uses[number]], cells["need_to"][uses[number]] = base + first, base + last
 
+    def _decided(self, k: int, move: TableMove) -> None:
+        """Put what a runtime policy has decided on into a place."""
+        self.table.place(k, move)
+        self._set_best(k, move)
+        if self._factor is not None and move.channel >= 0:
+            self.table.flow(k, self._volume(move.tensor))
 
-def _bandwidth(machine: Hardware, channel: int, size_bytes: int, kind: str) -> int:
-    """Bytes per second of a transfer that is alone on the machine."""
-    c = machine.channels[channel]
-    ceiling = c.ceiling(size_bytes, is_pageable(machine, c, kind))
-    whole = channel_bandwidth(machine, c.name)
-    return whole if ceiling is None else min(whole, int(ceiling))
+    def _volume(self, t: int) -> int:
+        """What flows of a tensor's next copy (rule 15)."""
+        assert self._factor is not None
+        return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
+
+    def _set_best(self, k: int, move: TableMove) -> None:
+        """Say at which rate a move's bytes flow if it shares nothing."""
+        if move.channel < 0:
+            return
+        tensor, machine = self.plan.graph.tensors[move.tensor], self.machine
+        kind = move.channel, tensor.size_bytes, tensor.kind
+        if kind not in self._best:
+            c = machine.channels[move.channel]
+            ceiling = c.ceiling(tensor.size_bytes, is_pageable(machine, c, tensor.kind))
+            whole = channel_bandwidth(machine, c.name)
+            self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.table.flows.scale
+            if self._best[kind] > LARGEST_RATE:
+                raise UncoveredError
+        self.table.cells["move_best"][k] = self._best[kind]
+
+    def ends_well(self) -> bool:
+        """Whether all has ended, and what survives is where it was."""
+        table = self.table
+        if not table.fits:
+            return False
+        table.loop.begin()
+        while (status := table.run(NEVER, NEVER)) >= INSPECTS:
+            assert self.decisions is not None
+            self.decisions.answer(status, table.loop.wanted)
+        return status == ENDED and self._persists()
+
+    def _persists(self) -> bool:
+        """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
+        tensors, here = self.plan.graph.tensors, self.table.cells["here"]
+        starts = _initial(self.plan, self.hardware).items()
+        return all([here[r * len(tensors) + t] == VALID for t, tiers in starts if tensors[t].survives for r in tiers])
+
+    def outcome(self) -> result_figures.Outcome:
+        """What the loop has counted."""
+        cells, graph = self.table.cells, self.plan.graph
+        makespan = max([cells["scalars"][3], *cells["free_since"]])
+        streams = {}
+        for s, name in enumerate(graph.streams):
+            queue = cells["queue"][cells["queue_from"][s] : cells["queue_from"][s + 1]]
+            busy = sum([self.durations[i] for i in queue]) + cells["slowed"][s]
+            stalls = dict(zip(STALL_CAUSES, cells["stalls"][len(STALL_CAUSES) * s :], strict=False))
+            streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
+        channels: list[tuple[result_figures.ChannelCounts, int]] = []
+        for c in range(cells["channels"]):
+            exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)]
+            channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))
+        ledgers = []
+        for r, tier in enumerate(self.hardware.tiers):
+            ledger = Ledger(tier.capacity_bytes)
+            ledger.peak, ledger.peak_at = cells["peak"][r], cells["peak_at"][r]
+            by_kind = cells["peak_by_kind"][r * cells["kinds"] : (r + 1) * cells["kinds"]]
+            ledger.peak_composition = sum([composition_of(kind, size) for kind, size in zip(LEDGER_KINDS, by_kind, strict=True)])
+            ledgers.append(ledger)
+        slowed = sum(cells["slowed"][: cells["streams"]])
+        made = {} if self.decisions is None else self.decisions.made
+        return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
 
 
 def _initial(plan: Plan, hardware: Hardware) -> dict[int, list[int]]:
     """The tiers in which tensors are at time 0, by position."""
-    index, graph = hardware.tier_index, plan.graph
-    initial = {t: [index[graph.tensors[t].home or hardware.device_tier]] for t in graph.initial}
-    return initial | {t: [index[tier] for tier in tiers] for t, tiers in plan.initial.items()}
+    index = hardware.tier_index
+    return {t: [index[tier] for tier in tiers] for t, tiers in plan.residency(hardware.device_tier).items()}
+
+
+def _volumes_sent(sent: Mapping[int, int], durations: Sequence[int], hardware: Hardware) -> dict[int, tuple[int, int]]:
+    """For each collective that crosses fabrics, the rate at which it flows at most and its volume (rule 19)."""
+    fastest = bytes_per_s_over_links(hardware) or 1
+    most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
+    return {i: (rate, rate * durations[i]) for i, rate in most.items()}
 
 
 def needs(
-    users: Sequence[int], writes: Sequence[bool], moves: Sequence[TableMove], arrives: Sequence[bool], base: int
+    users: Sequence[int], writes: Sequence[bool], where: Sequence[int], moves: Sequence[TableMove], arrives: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """What each use of a tensor waits for (rule 1): the number of the use, the first of its moves that counts and the one after the last.
 
-    ``moves`` are the tensor's in order; the first of them has the place ``base``.
+    ``moves`` are the tensor's in order, ``arrives`` the tier of which each brings it to the ops, -1 for none; ``where`` is that of each use.
     """
     found = []
+    last: dict[int, int] = {}  # the last move into each tier that stands before the use
     written = passed = 0
-    last = -1  # the last prefetch that stands before the use
-    for number, (i, writing) in enumerate(zip(users, writes, strict=True)):
+    for number, (i, writing, here) in enumerate(zip(users, writes, where, strict=True)):
         while passed < len(moves) and moves[passed].after < i:
-            if arrives[passed]:
-                last = passed
+            last[arrives[passed]] = passed
             passed += 1
         if writing:
-            found.append((number, base + written, base + passed))
+            found.append((number, written, passed))
             written = passed
-        elif last >= 0:
-            found.append((number, base + last, base + last + 1))
+        elif here in last:
+            found.append((number, last[here], last[here] + 1))
     return found
 
 
-def _moves(plan: Plan, hardware: Hardware) -> list[TableMove]:
+def _moves(plan: Plan, hardware: Hardware) -> dict[int, list[TableMove]]:
+    """The cache ops of each tensor. Raises :class:`UncoveredError` for a route of several channels."""
     hops: dict[tuple[str, str, str | None], Hop] = {}
-    moves = []
+    moves: dict[int, list[TableMove]] = {}
     for k, c in enumerate(plan.cache_ops):
         kind = c.op, c.source, c.destination
         if kind not in hops:
@@ -187,5 +223,5 @@ def _moves(plan: Plan, hardware: Hardware) -> list[TableMove]:
         if hop.channel == SEVERAL:
             raise UncoveredError
         target, channel = (-1, -1) if c.op == DETACH else (hop.destination, hop.channel)
-        moves.append(TableMove(c.tensor, hop.source, target, channel, c.after, k))
+        moves.setdefault(c.tensor, []).append(TableMove(c.tensor, hop.source, target, channel, c.after, k))
     return moves

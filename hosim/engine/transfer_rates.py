@@ -1,6 +1,6 @@
-"""How fast the transfers of a simulated plan flow: each channel alone, or max-min fairly with those that it shares bandwidth with.
+"""How fast transfers and collectives flow: each channel alone, or max-min fairly with those that it shares bandwidth with.
 
-The figures are those of docs/contract.md, rules 6, 11, 13 and 14, exact as the engine's: a rate that is no whole number of bytes per
+The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact as the engine's: a rate that is no whole number of bytes per
 second is a fraction. While all devices of a machine do the same, each has its part of what they share.
 """
 
@@ -10,18 +10,23 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from hosim.costmodel import HELD_BYTES_PER_S
-from hosim.costmodel.transfers import Link, is_pageable, max_min_rates
+from hosim.costmodel.transfers import Link, crossed_fabrics, is_pageable, max_min_rates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.units import LARGEST
+
+COLLECTIVE = -1
+"""What collectives flow on, in place of a channel: the last of the ways that things flow."""
 
 
 class TransferRates:
     """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies share their bandwidth.
 
-    A flow class is a channel with the ceiling of some of its transfers.
+    A flow class is a channel with the ceiling of some of its transfers, or :data:`COLLECTIVE` with that of some collectives, which
+    ``cross`` fabrics.
     """
 
-    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+    def __init__(self, graph: Graph, hardware: Hardware, cross: bool = False) -> None:
         self._graph, self._hardware = graph, hardware
         self._capacity: dict[Link, Fraction] = {}
         self._links: list[tuple[Link, ...]] = []
@@ -37,8 +42,14 @@ class TransferRates:
                     self._capacity[link] = Fraction(fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope))
                     wanted[link] = wanted.get(link, 0) + channel.bandwidth_bytes_per_s
             self._links.append((own, *shared))
+        crossed = [fabric for fabric in crossed_fabrics(hardware) for _ in range(fabric.collectives)] if cross else []
+        for fabric in crossed:
+            link = "fabric", fabric.name, 0
+            self._capacity[link] = Fraction(fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope))
+            wanted[link] = LARGEST
+        self._links.append(tuple([("fabric", fabric.name, 0) for fabric in crossed]))
         narrow = {link for link, most in wanted.items() if most > self._capacity[link]}  # the others never bind
-        self._links = [(links[0], *[link for link in links[1:] if link in narrow]) for links in self._links]
+        self._links = [tuple([link for link in links if link[0] == "channel" or link in narrow]) for links in self._links]
         self._beside = {
             ("channel", c.name, 0): [
                 (("channel", other, 0), Fraction(bandwidth, hardware.sharers(hardware.channel_scope(c)))) for other, bandwidth in c.beside
@@ -49,7 +60,6 @@ class TransferRates:
         self._class_of: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
         self.parts: list[Fraction] = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
-        self._at_device = [hardware.device_tier in (c.source, c.destination) for c in hardware.channels]
         self._alone = [
             min([Fraction(c.bandwidth_bytes_per_s), *(Fraction(f.bandwidth_bytes_per_s) for f in hardware.fabrics if c.name in f.channels)])
             for c in hardware.channels
@@ -75,8 +85,16 @@ class TransferRates:
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
         return [self.class_of(channel, alike[tensor.size_bytes, tensor.kind]) for tensor in tensors]
 
-    def of(self, flowing: Sequence[int]) -> tuple[list[Fraction], Fraction]:
-        """The rate of each of the transfers that flow, given by their classes, and what they take of the device tier's bandwidth."""
+    def collective(self, most: int) -> int:
+        """The flow class of a collective that sends at most so many bytes per second."""
+        known = COLLECTIVE, Fraction(most)
+        if known not in self._class_of:
+            self._class_of[known] = len(self.classes)
+            self.classes.append(known)
+        return self._class_of[known]
+
+    def of(self, flowing: Sequence[int]) -> list[Fraction]:
+        """The rate of each of what flows, given by its classes."""
         carried = self._capacity
         if self._beside:
             active = {link for k in flowing for link in self._links[self.classes[k][0]]}
@@ -84,12 +102,19 @@ class TransferRates:
                 link: min([carried[link], *(bandwidth for other, bandwidth in beside if other in active)])
                 for link, beside in self._beside.items()
             }
-        rates = max_min_rates([(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in flowing], carried)
-        taken = sum([self._taken_by(self.classes[k][0], rate) for k, rate in zip(flowing, rates, strict=True)], Fraction(0))
-        return rates, taken
+        return max_min_rates([(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in flowing], carried)
 
-    def _taken_by(self, channel: int, rate: Fraction) -> Fraction:
-        """What a transfer that flows at this rate takes of what the ops need (docs/contract.md, rules 13 and 22)."""
-        if self._hardware.copied_by_ops[channel]:
+    def taken(self, flowing: Sequence[int], rates: Sequence[Fraction], tier: str) -> Fraction:
+        """What transfers that flow at these rates take of the bandwidth of the ops that run in a tier.
+
+        Of one that devices share each has a part; all of them copy the same, so that each loses what one takes.
+        """
+        return sum([self._taken_by(self.classes[k][0], rate, tier) for k, rate in zip(flowing, rates, strict=True)], Fraction(0))
+
+    def _taken_by(self, channel: int, rate: Fraction, tier: str) -> Fraction:
+        if channel == COLLECTIVE:
+            return Fraction(0)
+        if tier == self._hardware.device_tier and self._hardware.copied_by_ops[channel]:
             return Fraction(HELD_BYTES_PER_S)
-        return rate if self._at_device[channel] else Fraction(0)
+        c = self._hardware.channels[channel]
+        return rate if tier in (c.source, c.destination) else Fraction(0)

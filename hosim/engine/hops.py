@@ -1,0 +1,43 @@
+"""What a cache op does: its tiers and channel, as positions on a machine."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hosim.cache_plan import DETACH
+from hosim.costmodel.transfers import route
+from hosim.errors import PlanError
+from hosim.hardware import Hardware
+
+SEVERAL = -2
+"""In the place of a channel: a route over several."""
+
+
+class Hop(NamedTuple):
+    """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has destination and channel -1.
+
+    ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does.
+    """
+
+    op: str
+    source: int
+    destination: int
+    channel: int
+
+
+def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Hop:
+    """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if there are none."""
+    tiers = hardware.tier_index
+    for label, tier in (("from", source), ("to", destination)):
+        if tier is not None and tier not in tiers:
+            raise PlanError(f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})", where=f"{where}.{label}")
+    if op == DETACH:
+        return Hop(op, tiers[source], -1, -1)
+    if destination is None:
+        raise PlanError(f"a {op} needs a tier to copy to", where=f"{where}.to")
+    channel = hardware.channel_between.get((source, destination))
+    if channel is None:
+        if route(hardware, source, destination, 0):
+            return Hop(op, tiers[source], tiers[destination], SEVERAL)
+        raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
+    return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
