@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
-from hosim.costmodel.transfers import route
-from hosim.engine.hops import SEVERAL, Hop, resolve_hop
 from hosim.engine.compiled_graph import CompiledGraph, Finish, Launch, Step, allocated, compile_graph, dying, total
+from hosim.engine.hops import Hop, resolve_hop
 from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -121,8 +121,4 @@ class Decisions:
     def tiers_of(self, tensor: int) -> Sequence[str]:
         """Tiers other than the device tier that hold a valid copy."""
         here, tensors = self._cells["here"], self._cells["tensors"]
-        return [
-            tier.name
-            for r, tier in enumerate(self._hardware.tiers)
-            if r != self._device and here[r * tensors + tensor] == VALID
-        ]
+        return [tier.name for r, tier in enumerate(self._hardware.tiers) if r != self._device and here[r * tensors + tensor] == VALID]

@@ -42,7 +42,9 @@ VOLUME_BITS = 122
 """What the volume of a transfer may take, of 128 bits."""
 
 
-_NONE = dict.fromkeys(("running", "blamed", "paced", "inspected_at", "dependency_met", "residency_met"), -1) | dict.fromkeys(("op_end", "until"), NEVER)
+_NONE = dict.fromkeys(("running", "blamed", "paced", "inspected_at", "dependency_met", "residency_met"), -1) | dict.fromkeys(
+    ("op_end", "until"), NEVER
+)
 
 
 class TableMove(NamedTuple):
@@ -153,8 +155,30 @@ class ProgramTable:
 
     def _state_sizes(self) -> dict[str, int]:
         c = self.cells
-        of_streams = ("done", "running", "blamed", "paced", "op_end", "began", "free_since", "inspected_at", "dependency_met", "residency_met")
-        of_slots = ("slot_move", "slot_phase", "slot_class", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate")
+        of_streams = (
+            "done",
+            "running",
+            "blamed",
+            "paced",
+            "op_end",
+            "began",
+            "free_since",
+            "inspected_at",
+            "dependency_met",
+            "residency_met",
+        )
+        of_slots = (
+            "slot_move",
+            "slot_phase",
+            "slot_class",
+            "until",
+            "started",
+            "flows_from",
+            "flow_since",
+            "left_high",
+            "left_low",
+            "rate",
+        )
         return {
             "scalars": 5,
             "here": c["tiers"] * c["tensors"],

@@ -17,7 +17,6 @@ from hosim.engine.ledger import AsymmetryError
 from hosim.engine.other_processors import check_other_processors
 from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.replay_by_loop import looped
-from hosim.engine.result_figures import tells_slowing
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter

@@ -162,7 +162,9 @@ class _LoopReplay:
             streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
         channels: list[tuple[result_figures.ChannelCounts, int]] = []
         for c in range(cells["channels"]):
-            exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)]
+            exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][
+                CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)
+            ]
             channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))
         ledgers = []
         for r, tier in enumerate(self.hardware.tiers):

@@ -1,4 +1,4 @@
-"""Copies of blocks between the tiers of engines' machines, on the channels and links of a replay (:mod:`hosim.engine.link_groups`)."""
+"""Copies of blocks between the tiers of engines' machines, on the channels and links of a replay (:mod:`hosim.serving.links`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import count
 
 from hosim.costmodel.transfers import is_pageable
-from hosim.engine import ChannelQueue, Hop, IssuedTransfer, SteppedClock, build_channels, drive_channels
 from hosim.hardware import Channel, Fabric, Hardware
+from hosim.serving.links import ChannelQueue, IssuedTransfer, SteppedClock, build_channels, drive_channels
 
 KIND = "kv_cache"
 _OUT, _IN = "links to engines", "links from engines"
@@ -102,7 +102,7 @@ class EngineChannels:
         self._of_engine = [[*own, *(way for (sender, _), way in self.ways.items() if sender == i)] for i, own in enumerate(self.channels)]
         for channel in every:
             channel.ended = self._ended
-        self._groups = list(dict.fromkeys(drive_channels(every, machine, clock, divided=True).values()))
+        self._groups = drive_channels(every, machine, clock)
         clock.settle = self._settle
 
     def _join(self, peers: Peers) -> None:
@@ -131,26 +131,24 @@ class EngineChannels:
         """The channel of an engine that joins two tiers."""
         return self.channels[engine][self.machine.channels.index(self.machine.channel_between[source, destination])]
 
-    def issue(self, channel: ChannelQueue, source: str, destination: str, size: int, copy: Awaited, kind: str = KIND) -> None:
+    def issue(self, channel: ChannelQueue, size: int, copy: Awaited, kind: str = KIND) -> None:
         """Queue a transfer of ``size`` bytes of a kind of tensors, which ends ``copy``."""
         if not size and not channel.latency and not channel.queue and not channel.running:
             channel.transfers += 1
             copy.end()  # it takes no time
             return
         number = next(self._number)
-        index = self.machine.tier_index
-        hop = Hop("", index[source], index[destination], channel.index)
-        channel.queue.append(IssuedTransfer(number, number, -1, hop, channel, size, self.clock.time))
+        channel.queue.append(IssuedTransfer(number, channel, size, self.clock.now))
         self._waiting[number] = copy, kind
         self.clock.unsettled.add(channel.device)
 
     def _settle(self) -> None:
         """The end of an instant: transfers start in order of issue, and rates are set."""
-        engines, now = sorted(self.clock.unsettled), self.clock.time
+        engines, now = sorted(self.clock.unsettled), self.clock.now
         self.clock.unsettled.clear()
         free = [channel for i in engines for channel in self._of_engine[i] if channel.queue and channel.running < channel.engines]
         while free:
-            channel = min(free, key=lambda one: one.queue[0].sequence)
+            channel = min(free, key=lambda one: one.queue[0].number)
             channel.begin(now, self._ceiling(channel) if channel.has_overheads else None)
             if not channel.queue or channel.running >= channel.engines:
                 free.remove(channel)
@@ -161,7 +159,7 @@ class EngineChannels:
     def _ceiling(self, channel: ChannelQueue) -> Fraction | None:
         """What the head of a queue reaches at most."""
         head = channel.queue[0]
-        kind = self._waiting[head.cache_op][1]
+        kind = self._waiting[head.number][1]
         found = [leg.ceiling(head.size, is_pageable(self.machine, leg, kind)) for leg in self._legs[channel.index]]
         return min([ceiling for ceiling in found if ceiling is not None], default=None)
 
@@ -169,9 +167,9 @@ class EngineChannels:
         channel = transfer.channel
         channel.running -= 1
         if not channel.running:
-            channel.busy_ns += self.clock.time - channel.busy_since
+            channel.busy_ns += self.clock.now - channel.busy_since
         self.clock.unsettled.add(channel.device)
-        self._waiting.pop(transfer.cache_op)[0].end()
+        self._waiting.pop(transfer.number)[0].end()
 
 
 class BlockCopies:
@@ -191,12 +189,12 @@ class BlockCopies:
     @property
     def now_ns(self) -> int:
         """The current instant."""
-        return self._shared.clock.time
+        return self._shared.clock.now
 
     def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
         """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
         channel, copy = self._shared.between(self._engine, source, destination), Awaited()
-        when_over(after, lambda: self._shared.issue(channel, source, destination, blocks * self.block_bytes, copy))
+        when_over(after, lambda: self._shared.issue(channel, blocks * self.block_bytes, copy))
         return copy
 
     def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
@@ -226,7 +224,7 @@ class BlockCopies:
         def issue(layer: int) -> None:
             part = Awaited()
             part.then(there)
-            self._shared.issue(channel, source, destination, size * (layer + 1) // layers - size * layer // layers, part)
+            self._shared.issue(channel, size * (layer + 1) // layers - size * layer // layers, part)
 
         for layer in range(1 if chained else layers):
             issue(layer)

@@ -9,11 +9,11 @@ from typing import Any
 
 import simpy
 
-from hosim.engine import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.instances import arrivals, of_engines
 from hosim.serving.kv_link import KvLink, KvTransfers
 from hosim.serving.kv_setup import KvSetup
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
@@ -91,7 +91,7 @@ def serve_disaggregated(
         """A prompt has been computed."""
         pool = schedulers[chosen[number]].pool
         if number in sent:
-            transfers.prefilled_ns[number] = clock.time
+            transfers.prefilled_ns[number] = clock.now
             sent.pop(number).prefilled(pool, held)
             return
         ends, wake = way_of(number)
@@ -112,7 +112,7 @@ def serve_disaggregated(
     def layers_of(filled: list[tuple[SentByLayers, int, int]], begin_ns: int, end_ns: int) -> Generator[simpy.Event, Any, None]:
         """The layers of an iteration, which take equal parts of its time."""
         for layer in range(link.layers):
-            yield clock.timeout(begin_ns - (-(end_ns - begin_ns) * (layer + 1) // link.layers) - clock.time)
+            yield clock.timeout(begin_ns - (-(end_ns - begin_ns) * (layer + 1) // link.layers) - clock.now)
             for one, first, last in filled:
                 one.ready(first, last, layer, link.layers)
 
@@ -126,7 +126,7 @@ def serve_disaggregated(
         clock.process(engine.ahead() if ahead else engine.in_turn())
     clock.run()
     stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
-    figures = None if kv is None else figures_below(kv, engines, limits, clock.time)
+    figures = None if kv is None else figures_below(kv, engines, limits, clock.end_ns)
     served = of_engines(requests, engines, chosen, decoded_by, blocks, figures)
     moved = None if weights is None else weight_figures(weights, channels, streams, len(served.samples))
     return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns), weights=moved)

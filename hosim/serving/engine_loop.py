@@ -8,12 +8,12 @@ from typing import Any
 
 import simpy
 
-from hosim.engine import SteppedClock
 from hosim.errors import InputError
 from hosim.serving.block_copies import Awaited, EngineChannels
 from hosim.serving.engine_sequence import HandedOver
 from hosim.serving.kv_figures import KvFigures, SparseFigures, kv_figures
 from hosim.serving.kv_setup import KvSetup
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
@@ -54,7 +54,7 @@ def serve_requests(
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
     tokens = tuple(map(tuple, engine.token_ns))
-    figures = None if kv is None else figures_below(kv, [engine], limits, clock.time)
+    figures = None if kv is None else figures_below(kv, [engine], limits, clock.end_ns)
     return Served(
         tuple(requests),
         tuple(engine.scheduled_ns),

@@ -8,10 +8,10 @@ from typing import Any
 
 import simpy
 
-from hosim.engine import SteppedClock
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.kv_figures import KvFigures
 from hosim.serving.kv_setup import KvSetup
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
@@ -51,7 +51,7 @@ def serve_on_instances(
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
-    found = of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.time))
+    found = of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.end_ns))
     if weights is None or channels is None:
         return found
     return replace(found, weights=weight_figures(weights, channels, streams, len(found.samples)))

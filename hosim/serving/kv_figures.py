@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hosim.engine import ChannelQueue
+from hosim.serving.links import ChannelQueue
 from hosim.serving.tiered_pool import TieredPool
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hosim.engine import SteppedClock
 from hosim.errors import InputError, UnitError
 from hosim.files import did_you_mean
 from hosim.hardware import Hardware
@@ -13,6 +12,7 @@ from hosim.serving.block_copies import Awaited, EngineChannels, Peers, when_over
 from hosim.serving.block_pool import BlockPool
 from hosim.serving.kv_figures import HandOvers, KvTransferFigures
 from hosim.serving.kv_setup import engines_per_host
+from hosim.serving.links import SteppedClock
 from hosim.units import exact_rate, parse_rate
 
 LINKS = "links"
@@ -141,18 +141,18 @@ class KvTransfers:
 
         ``wake`` is called when its blocks are there.
         """
-        self.prefilled_ns[number] = self._channels.clock.time
+        self.prefilled_ns[number] = self._channels.clock.now
         return _Handed(self, number, ends, blocks, pool, wake)
 
     def asked(self, number: int, copy: Awaited) -> None:
         """A request's blocks are asked for; they are there when ``copy`` is over."""
-        self.fetched_ns[number] = self._channels.clock.time
-        copy.then(lambda: self.there_ns.__setitem__(number, self._channels.clock.time))
+        self.fetched_ns[number] = self._channels.clock.now
+        copy.then(lambda: self.there_ns.__setitem__(number, self._channels.clock.now))
 
     def send(self, ends: tuple[int, int], size: int, copy: Awaited) -> None:
         """Transfer so many bytes, which ends ``copy``."""
         device = self._channels.machine.device_tier
-        self._channels.issue(self._channels.ways[ends], device, device, size, copy)
+        self._channels.issue(self._channels.ways[ends], size, copy)
 
     def hand_overs(self, senders: Sequence[int], decodes: int, stall_ns: int) -> HandOvers:
         """What was moved and waited for; request i was prefilled by engine ``senders[i]``."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from hosim.engine import SteppedClock
 from hosim.errors import InputError, UnitError
 from hosim.files import did_you_mean
 from hosim.hardware import Hardware
 from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.block_tier import BlockTier
 from hosim.serving.kv_policies import LOADING, kv_policy
+from hosim.serving.links import SteppedClock
 from hosim.serving.sparse_reads import SparseReads
 from hosim.serving.tiered_pool import TieredPool
 from hosim.units import parse_size

@@ -45,5 +45,5 @@ def weight_figures(setup: WeightSetup, channels: EngineChannels, streams: Sequen
         sum(stream.bytes for stream in streams),
         sum(stream.stall_ns for stream in streams),
         iterations,
-        channel_figures(channels.channels, channels.clock.time),
+        channel_figures(channels.channels, channels.clock.end_ns),
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import simpy
 
-from hosim.engine import SteppedClock
 from hosim.hardware import Hardware
 from hosim.serving.block_copies import Awaited, EngineChannels
+from hosim.serving.links import SteppedClock
 from hosim.serving.scheduler import Iteration
 from hosim.serving.weight_program import WeightCopy, WeightProgram
 
@@ -63,7 +63,7 @@ class WeightStream:
     def run(self, iteration: Iteration, took_ns: int, until: Until) -> Generator[simpy.Event, Any, None]:
         """An iteration that begins now and computes for ``took_ns``."""
         clock, program, lead = self._channels.clock, self._setup.program, self._setup.overhead_ns
-        began, stalled = clock.time, self.stall_ns
+        began, stalled = clock.now, self.stall_ns
         if program.steps:
             passed = list(accumulate(self._setup.parts(iteration), initial=0))
 
@@ -76,9 +76,9 @@ class WeightStream:
                 copy = None if step.layer is None else self._under_way.get(step.layer)
                 if copy is not None and not copy.over:
                     yield from self._at(computed(step.visit))
-                    since = clock.time
+                    since = clock.now
                     yield from until([copy])
-                    self.stall_ns += clock.time - since
+                    self.stall_ns += clock.now - since
                 if step.copies:
                     yield from self._at(computed(step.visit + 1))
                     self._issue(step.copies)
@@ -86,8 +86,8 @@ class WeightStream:
 
     def _at(self, time_ns: int) -> Generator[simpy.Event, Any, None]:
         clock = self._channels.clock
-        if time_ns > clock.time:
-            yield clock.timeout(time_ns - clock.time)
+        if time_ns > clock.now:
+            yield clock.timeout(time_ns - clock.now)
 
     def _issue(self, copies: Iterable[WeightCopy]) -> None:
         machine, sizes = self._setup.machine, self._setup.program.sizes

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.engine import SteppedClock
 from hosim.errors import InputError
 from hosim.report.serving import serving_trace
 from hosim.serving import ROUTERS, EngineLimits, KvLink, KvSetup, PrefillEngine, kv_link, serve_disaggregated, serve_requests
 from hosim.serving.block_copies import Peers
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.scheduler import Scheduler
 

@@ -10,11 +10,12 @@ from test_engine import REQUESTS
 from toy_tiers import GB, served, toy_machine, toy_ns
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.engine import SteppedClock, replay
+from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.serving import EngineLimits, KvSetup, serve_requests
 from hosim.serving.block_copies import BlockCopies, EngineChannels
 from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 
 POLICIES = [policy.name for policy in KV_POLICIES]
@@ -304,7 +305,7 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
     def issue():
         for k, ((_, pause, size), way) in enumerate(zip(moves, ways, strict=True)):
             yield clock.timeout(pause + 1)
-            copies.copy(way[1], way[2], size).then(lambda k=k: ends.__setitem__(k, clock.time))
+            copies.copy(way[1], way[2], size).then(lambda k=k: ends.__setitem__(k, clock.now))
 
     clock.process(issue())
     clock.run()

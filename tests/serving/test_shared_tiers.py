@@ -11,10 +11,10 @@ from test_kv_tiers import POLICIES, chained
 from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
-from hosim.engine import SteppedClock
 from hosim.hardware import Fabric
 from hosim.serving import ROUTERS, EngineLimits, KvSetup, kv_setup, serve_on_instances, serve_requests
 from hosim.serving.block_copies import Awaited
+from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 
 ALIKE = Request(0, 8, 1, (1, 2), 4)

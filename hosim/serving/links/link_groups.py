@@ -1,0 +1,250 @@
+"""How long transfers take: what ends them, for channels that share bandwidth and for those that do not.
+
+Channels that share a fabric, of one engine or of several, and a channel with several engines of its own, form a :class:`LinkGroup`: its
+transfers flow at max-min fair rates, and an alarm rings when the next one ends. A channel of its own with one engine needs no
+sharing: its transfer's end is known at its start. So it is in a group while only one transfer is under way.
+
+A change takes as much time as there are classes of flows (:mod:`hosim.serving.links.flow_class`), not flows: hundreds of devices that share
+a pool are one class a direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from heapq import heappop, heappush
+
+from hosim.costmodel.transfers import Link, max_min_rates
+from hosim.hardware import Hardware
+from hosim.serving.links.channel_queue import ChannelQueue, IssuedTransfer
+from hosim.serving.links.clock import NEVER, Alarm, SteppedClock
+from hosim.serving.links.flow_class import FlowClass
+
+KEPT_RATES = 10_000
+"""How many of the rates found for some numbers of flows are kept to be found again."""
+
+Flows = tuple[tuple[FlowClass, int], ...]
+"""Which classes flow, and how many flows each has."""
+
+
+class LinkGroup:
+    """Channels that share bandwidth with one another, and the alarm that ends their transfers.
+
+    ``capacity`` is bytes per second by link, while no channel is disturbed by another; ``beside`` what a link carries at most while
+    another one does something. Rates are computed anew once an instant, after everything has ended and started at it. The alarm never
+    rings too late: where rates fall it stays as it was, rings too soon and is set again.
+
+    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its bytes flow from ``_lone_since`` on, and
+    it ends at ``_lone_end`` unless that happens. ``ordered`` knows no lone transfers: it also keeps the order of what ends at one instant
+    in several groups.
+    """
+
+    def __init__(
+        self, clock: SteppedClock, capacity: Mapping[Link, Fraction], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]], ordered: bool
+    ) -> None:
+        self._clock = clock
+        self._ordered = ordered
+        self._capacity = capacity
+        self._beside = beside
+        self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
+        self._flowing: list[FlowClass] = []
+        self._latent: list[tuple[int, int, IssuedTransfer]] = []
+        self._lone: IssuedTransfer | None = None
+        self._lone_since = 0
+        self._lone_end = 0
+        self._known_rates: dict[Flows, list[Fraction]] = {}
+        self._since = 0
+        self._alarm = Alarm(clock, self._rung)
+        self._changed = False
+        self.dirty = False
+
+    def start(self, transfer: IssuedTransfer, flowing_since: int) -> None:
+        """Begin the transfer's latency; its bytes flow from the instant given on."""
+        if self._lone is None and not self._latent and not self._flowing and not self._ordered:
+            self._lone, self._lone_since = transfer, flowing_since
+            undivided = transfer.channel.undivided
+            self._lone_end = transfer.start_ns + transfer.alone_ns if undivided else flowing_since + self._alone_ns(transfer)
+            self._alarm.ring_at(self._lone_end)
+            return
+        if self._lone is not None:
+            self._join(self._lone)
+        heappush(self._latent, (flowing_since, transfer.number, transfer))
+        self.dirty = True
+
+    def settle(self, now: int) -> None:
+        """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
+        self.dirty = False
+        if self._lone is not None:  # it has begun after the last of the others has ended: nothing flows
+            self._changed = False
+            return
+        self._advance(now)
+        if self._changed:
+            self._changed = False
+            self._set_rates()
+        ends = [now + flow_class.nanoseconds_left() for flow_class in self._flowing]
+        change = min([*ends, *[since for since, _, _ in self._latent[:1]]], default=NEVER)
+        if change < self._alarm.rings_at:
+            self._alarm.ring_at(change)
+
+    def _set_rates(self) -> None:
+        flows = tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
+        for flow_class, rate in zip(self._flowing, self._rates_of(flows), strict=True):
+            flow_class.set_rate(rate)
+
+    def _rates_of(self, flows: Flows) -> list[Fraction]:
+        """The rate of each class if so many of each flow; the same object again for the same ones."""
+        rates = self._known_rates.get(flows)
+        if rates is None:
+            if len(self._known_rates) > KEPT_RATES:
+                self._known_rates.clear()
+            carried = self._carried([flow_class for flow_class, _ in flows])
+            rates = self._known_rates[flows] = max_min_rates([(n, c.limit, c.links) for c, n in flows], carried)
+        return rates
+
+    def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
+        """What each link carries while these flow, beside the others."""
+        if not self._beside:
+            return self._capacity
+        active = {link for flow_class in flowing for link in flow_class.links}
+        lessened = {
+            link: min([self._capacity[link], *(carried for other, carried in beside if other in active)])
+            for link, beside in self._beside.items()
+        }
+        return {**self._capacity, **lessened}
+
+    def _class_of(self, transfer: IssuedTransfer) -> FlowClass:
+        """The class of a transfer's flow."""
+        channel, ceiling = transfer.channel, transfer.ceiling
+        limit = channel.limit if ceiling is None or (channel.limit is not None and channel.limit <= ceiling) else ceiling
+        key = limit, channel.links
+        if key not in self._classes:
+            self._classes[key] = FlowClass(limit, channel.links)
+        return self._classes[key]
+
+    def _alone_ns(self, transfer: IssuedTransfer) -> int:
+        """Nanoseconds for which the bytes of a transfer flow if it stays alone."""
+        rate = self._rates_of(((self._class_of(transfer), 1),))[0]
+        return -(-transfer.volume * rate.denominator // rate.numerator)
+
+    def _join(self, lone: IssuedTransfer) -> None:
+        """Another one begins: the transfer that was alone is one of several from now on, with what has flowed of it so far."""
+        self._lone = None
+        heappush(self._latent, (self._lone_since, lone.number, lone))
+        if self._lone_since <= self._clock.now:
+            self._since = self._lone_since
+            self._advance(self._lone_since)
+            self._set_rates()
+
+    def _advance(self, now: int) -> None:
+        """Let bytes flow until now, and what has spent its latency begin to."""
+        elapsed = now - self._since
+        if elapsed:
+            for flow_class in self._flowing:
+                flow_class.served += flow_class.step * elapsed
+            self._since = now
+        latent = self._latent
+        while latent and latent[0][0] <= now:
+            transfer = heappop(latent)[2]
+            flow_class = self._class_of(transfer)
+            if not flow_class.ends:
+                self._flowing.append(flow_class)
+            flow_class.admit(transfer)
+            self._changed = True
+
+    def _rung(self) -> None:
+        now, lone = self._clock.now, self._lone
+        if lone is not None:
+            self._lone = None
+            if not lone.channel.undivided:
+                lone.channel.contention_ns += now - lone.start_ns - lone.alone_ns
+            lone.channel.ended(lone)
+            return
+        self._advance(now)
+        done = []
+        for flow_class in self._flowing:
+            ends = flow_class.ends
+            while ends and ends[0][0] <= flow_class.served:
+                done.append(heappop(ends)[1:])
+        if not done:
+            self.settle(now)
+            return
+        self.dirty = self._changed = True
+        self._flowing = [flow_class for flow_class in self._flowing if flow_class.ends]
+        done.sort()  # in order of issue
+        for _, transfer in done:
+            transfer.channel.contention_ns += now - transfer.start_ns - transfer.alone_ns
+            transfer.channel.ended(transfer)
+
+
+def drive_channels(channels: Sequence[ChannelQueue], hardware: Hardware, clock: SteppedClock) -> list[LinkGroup]:
+    """Give the channels of all engines what ends their transfers: the groups of those that share bandwidth.
+
+    The channels of an engine stand for those of all its devices: they get one device's part of each link.
+    """
+    bandwidth = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
+    bandwidth |= {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
+    scope = {("channel", c.name): hardware.channel_scope(c) for c in hardware.channels} | {
+        ("fabric", f.name): f.scope for f in hardware.fabrics
+    }
+
+    def part(whole: int, link: Link) -> Fraction:
+        return Fraction(whole, hardware.sharers(scope[link[:2]]))
+
+    capacity: dict[Link, Fraction] = {}
+    wanted: dict[Link, int] = {}
+    crossing: dict[Link, int] = {}
+    beside: dict[Link, list[tuple[Link, Fraction]]] = {}
+    for channel in channels:
+        own = channel.links[0]
+        for link in channel.links:
+            capacity[link] = part(bandwidth[link[:2]], link)
+            # the engines of a channel share its bandwidth; ways between engines have none but that of fabrics
+            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]] * (channel.engines if own[0] == "fabric" else 1)
+            crossing[link] = crossing.get(link, 0) + 1
+        if channel.beside:
+            beside.setdefault(own, []).extend([(other, part(carried, own)) for other, carried in channel.beside])
+    watched = {*beside, *(other for others in beside.values() for other, _ in others)}
+    for channel in channels:
+        alone = [link for link in channel.links if crossing[link] == channel.engines == 1 and link not in watched]
+        channel.limit = min([capacity[link] for link in alone], default=None)
+        wide = [link for link in channel.links if link[0] == "fabric" and wanted[link] <= capacity[link]]  # never the bottleneck
+        channel.links = tuple([link for link in channel.links if link not in alone and link not in wide])
+        channel.undivided = min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth) == channel.bandwidth
+    groups: list[LinkGroup] = []
+    ordered = False
+    for members in _joined(channels, beside):
+        first = members[0]
+        if not first.links and first.limit == first.bandwidth:
+            first.alarm = Alarm(clock, first.end_current)
+            continue
+        links = {link for channel in members for link in channel.links}
+        # several engines begin together more often than not
+        ordered = ordered or any([channel.device != first.device for channel in members])
+        group = LinkGroup(
+            clock, {link: capacity[link] for link in links}, {link: beside[link] for link in links if link in beside}, ordered
+        )
+        groups.append(group)
+        for channel in members:
+            channel.share = group.start
+    return groups
+
+
+def _joined(channels: Sequence[ChannelQueue], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]]) -> Iterable[list[ChannelQueue]]:
+    """The channels that are joined through links, or by disturbing one another, together; in the order of their first ones."""
+    above: dict[Link, Link] = {}
+
+    def root(link: Link) -> Link:
+        while (up := above.setdefault(link, link)) != link:
+            above[link] = link = above[up]
+        return link
+
+    for channel in channels:
+        for link in channel.links[1:]:
+            above[root(link)] = root(channel.links[0])
+    for link, others in beside.items():
+        for other, _ in others:
+            above[root(other)] = root(link)
+    together: dict[Link | int, list[ChannelQueue]] = {}
+    for k, channel in enumerate(channels):
+        together.setdefault(root(channel.links[0]) if channel.links else k, []).append(channel)
+    return together.values()
