@@ -29,7 +29,7 @@ WORKSPACE = "workspace"
 LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "caching-expandable", "static")
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
-FAST, REFERENCE, LOOP = ENGINES = ("fast", "reference", "loop")
+LOOP, REFERENCE = ENGINES = ("loop", "reference")
 """What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`), or the
 compiled loop (:mod:`hosim.engine.replay_by_loop`), which covers less."""
 
@@ -337,7 +337,7 @@ class Result(InCells):
     timeline: Timeline | None = field(default=None, compare=False, repr=False)
     replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
-    engine: str = field(default=FAST, compare=False, repr=False)
+    engine: str = field(default=LOOP, compare=False, repr=False)
 
     def __repr__(self) -> str:
         names = printable(f"{self.policy} on {self.hardware}, {self.workload}")

@@ -1,16 +1,15 @@
-"""Replays by the engine that are the reference's, too: the same result in every field and in JSON, timeline included, or the same error."""
+"""Replays by the compiled loop that are the reference's, too: the same result in every field and in JSON, or the same error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import replace as changed
 from typing import Any
 
 from hosim import engine
 from hosim.errors import HosimError
 from hosim.io import result_to_dict, to_json
-from hosim.result import FAST, REFERENCE, Result
-from hosim.stages import StagesResult
+from hosim.result import LOOP, REFERENCE, Result
 
 
 def told(run: Callable[[], Any]) -> Any:
@@ -21,33 +20,27 @@ def told(run: Callable[[], Any]) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def agree(found: Any, expected: Any) -> None:
-    """The reference has ``found`` what the engine gives, each as :func:`told` says it."""
+def written(result: Result) -> str:
+    """The JSON of a result, less what may differ."""
+    return to_json(result_to_dict(changed(result, replay_s=0.0, engine=LOOP)))
+
+
+def compared(*args: Any, **rest: Any) -> Any:
+    """What the reference tells of each device, which is what is told without an engine chosen."""
+    expected = told(lambda: engine.replay(*args, **rest | {"engine": REFERENCE, "fold": False}))
+    found = told(lambda: engine.replay(*args, **rest))
     if isinstance(found, str) or isinstance(expected, str):
         assert found == expected
-        return
-    if isinstance(expected, StagesResult):
-        assert found.bubble_ns == expected.bubble_ns
-        found, expected = found.whole, expected.whole
-    assert (found.engine, expected.engine) == (REFERENCE, FAST)
+        return found
+    assert expected.engine == REFERENCE
     for one, other in zip((found, *found.by_device), (expected, *expected.by_device), strict=True):
         assert one == other
         assert one.timeline == other.timeline
         assert written(one) == written(other)
-
-
-def written(result: Result) -> str:
-    """The JSON of a result, less what may differ."""
-    return to_json(result_to_dict(replace(result, replay_s=0.0, engine=FAST)))
+    return found
 
 
 def replay(*args: Any, **rest: Any) -> Result:
     """What :func:`hosim.engine.replay` does, which is what the reference does."""
-    agree(*[told(lambda e=e: engine.replay(*args, **rest | {"engine": e, "fold": False})) for e in (REFERENCE, FAST)])
-    return engine.replay(*args, **rest)
-
-
-def replay_stages(*args: Any, **rest: Any) -> StagesResult:
-    """What :func:`hosim.engine.replay_stages` does, which is what the reference does."""
-    agree(*[told(lambda e=e: engine.replay_stages(*args, **rest, engine=e)) for e in (REFERENCE, FAST)])
-    return engine.replay_stages(*args, **rest)
+    found = compared(*args, **rest)
+    return engine.replay(*args, **rest) if isinstance(found, str) else found

@@ -136,8 +136,9 @@ def replay(
         Whether copies take memory bandwidth from ops. By default they do, unless every op has a measured duration and none says
         which bytes it accesses.
     engine
-        What replays it: ``fast``, or ``reference``, which is ``docs/contract.md`` in plain SimPy. The figures are the same either way;
-        ``None``: the fast one.
+        What replays it: ``reference``, which is ``docs/contract.md`` in plain SimPy, or ``loop``, which is the same rules compiled, without
+        timelines, allocators and a few rules. The figures are the same; ``None``: the loop where it covers what is asked for. The result
+        says which it was.
 
     Returns
     -------

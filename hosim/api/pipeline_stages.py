@@ -128,7 +128,6 @@ def replay_stages(
     record: bool = False,
     jitter: Jitter | None = None,
     compete: bool | None = None,
-    engine: str | None = None,
 ) -> StagesResult:
     """Replay the stages of a pipeline together: each on a device of its own, tied by what they send to one another.
 
@@ -147,8 +146,6 @@ def replay_stages(
         How the times of ops and transfers vary; the plans do not know.
     compete
         Whether copies take memory bandwidth from ops, as in :func:`hosim.replay`.
-    engine
-        What replays them, as in :func:`hosim.replay`.
 
     Returns
     -------
@@ -197,4 +194,4 @@ def replay_stages(
     else:
         budgets = [profile.device.capacity_bytes if each.made_for is None else each.made_for[1] for each in listed]
     record, drawn = flag(record, "record"), jitter_of(jitter)
-    return engines.replay_stages(listed, profile, budgets, record=record, jitter=drawn, compete=compete, engine=engine)
+    return engines.replay_stages(listed, profile, budgets, record=record, jitter=drawn, compete=compete)

@@ -73,7 +73,7 @@ cdef class LoopTransfers(LoopMemory):
     cdef void end_transfers(self, long long now) noexcept
     @cython.locals(t=int, c=int)
     cdef void end_transfer(self, int z, int k, long long now) noexcept
-    @cython.locals(volume=wide)
+    @cython.locals(volume=wide, ns="long long")
     cdef long long alone(self, int k) noexcept
     @cython.locals(s=int, i=int, u=int)
     cdef void interrupted(self, int t) noexcept
@@ -110,7 +110,7 @@ cdef class LoopOps(LoopTransfers):
     cpdef void go_on(self) noexcept
     cdef void settle(self) noexcept
     cdef void start(self) noexcept
-    @cython.locals(s=int, c=int)
+    @cython.locals(s=int, c=int, busy=int)
     cdef bint idle(self) noexcept
     cpdef void again(self) noexcept
     @cython.locals(at="long long", s=int, z=int)

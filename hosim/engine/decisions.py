@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hosim.cache_plan import AT_START, DETACH, CacheOp, RuntimePolicy
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.hops import SEVERAL, resolve_hop
+from hosim.engine.hops import ROUTES, SEVERAL, resolve_hop
 from hosim.engine.loop_cells import ABSENT, DECIDES, INSPECTS, VALID
 from hosim.engine.program_table import ProgramTable, TableMove
 from hosim.hardware import Hardware
@@ -64,7 +64,7 @@ class Decisions:
         for c in made:
             hop = resolve_hop(c.op, c.source, c.destination, self._hardware, "runtime policy")
             if hop.channel == SEVERAL:
-                raise UncoveredError
+                raise UncoveredError(ROUTES)
             if not cells["released"][c.tensor]:
                 self.made[c.op] += 1
                 k = self._place()
@@ -82,7 +82,7 @@ class Decisions:
             self._free = [k for k in self._taken if cells["ended"][k] and k not in busy]
             self._taken = [k for k in self._taken if not cells["ended"][k] or k in busy]
         if not self._free:
-            raise UncoveredError
+            raise UncoveredError("so many decisions of a policy at a time")
         k = self._free.pop()
         self._taken.append(k)
         cells["ended"][k] = 0

@@ -23,7 +23,10 @@ _UNKNOWN = -1
 
 
 class UncoveredError(Exception):
-    """Something that the loop does not compute exactly: the reference does."""
+    """Something that the loop does not cover, or not exactly: the reference does. It says what."""
+
+
+TOO_LARGE = "figures beyond 128 bits"
 
 
 def smooth(flows: int) -> int:
@@ -51,7 +54,7 @@ class FlowTable:
         most = max([Fraction(1), *rates.parts])
         self.scale = whole * next((s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1)
         if most * self.scale >= 1 << _RATE_BITS:
-            raise UncoveredError
+            raise UncoveredError(TOO_LARGE)
         number: dict[tuple[MemoryUse, str], int] = {}
         self.pace_of = {i: number.setdefault((use, where[i]), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns}
         self._paced = list(number)
@@ -60,7 +63,7 @@ class FlowTable:
         self.wholes = [self._whole(use) for use in self.uses]
         for i, k in self.pace_of.items():
             if (durations[i] * self.wholes[k]).bit_length() > _WORK_BITS:
-                raise UncoveredError
+                raise UncoveredError(TOO_LARGE)
         self._known: dict[tuple[int, ...], int] = {}
         self._rows: list[tuple[int, ...]] = []
         self._rates_of: list[list[Fraction]] = []
@@ -86,7 +89,7 @@ class FlowTable:
         for f, rate in zip(flowing, rates, strict=True):
             scaled = rate * self.scale
             if scaled.denominator != 1:
-                raise UncoveredError
+                raise UncoveredError(TOO_LARGE)
             self.cells["rate_of"][row * self.classes + f] = int(scaled)
         return row
 
@@ -116,5 +119,5 @@ class FlowTable:
         factor = use.slowdown(self._rates.taken(self._rows[row], self._rates_of[row], tier))
         speed = 0 if factor is None else self.wholes[k] * factor.denominator // factor.numerator
         if factor is not None and speed * factor.numerator != self.wholes[k] * factor.denominator:
-            raise UncoveredError
+            raise UncoveredError(TOO_LARGE)
         self.cells["speed_high"][wanted], self.cells["speed_low"][wanted] = speed >> 62, speed & LOW

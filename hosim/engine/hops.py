@@ -12,6 +12,9 @@ from hosim.hardware import Hardware
 SEVERAL = -2
 """In the place of a channel: a route over several."""
 
+ROUTES = "routes of several channels"
+"""What the loop says of those."""
+
 
 class Hop(NamedTuple):
     """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has destination and channel -1.

@@ -62,31 +62,3 @@ class Ledger:
         """Composition of the peak: bytes by kind, those with bytes only."""
         sizes = {kind: self.peak_composition >> shift & (1 << COMPOSITION_BITS) - 1 for kind, shift in _SHIFTS.items()}
         return {kind: size for kind, size in sizes.items() if size}
-
-
-class AsymmetryError(Exception):
-    """Devices that did the same so far cannot go on together: there is room for some of them only."""
-
-
-class SharedLedger(Ledger):
-    """Occupancy of a tier that several devices share. ``waiting`` are the positions of those that wait for room in it.
-
-    With ``folded``, one device stands for all: the capacity is its part of the tier, and where that is too small,
-    :class:`AsymmetryError` is raised.
-    """
-
-    __slots__ = ("folded", "waiting")
-
-    def __init__(self, capacity: int, folded: bool = False) -> None:
-        super().__init__(capacity)
-        self.folded = folded
-        self.waiting: set[int] = set()
-
-    def has_room(self, size: int, device: int) -> bool:
-        """Whether ``size`` bytes more fit; if not, ``device`` waits."""
-        if self.held + size <= self.capacity:
-            return True
-        if self.folded:
-            raise AsymmetryError
-        self.waiting.add(device)
-        return False

@@ -255,10 +255,10 @@ class LoopOps(LoopTransfers):
         for s in range(self.streams):
             if self.running[s] >= 0 or self.inspected_at[s] > self.scalars[0]:
                 return False
+        busy = 0
         for c in range(self.channels):
-            if self.busy[c]:
-                return False
-        return True
+            busy += self.busy[c]
+        return busy == 0
 
     def again(self) -> None:
         """A policy has made room: all is looked at again."""
@@ -289,7 +289,7 @@ class LoopOps(LoopTransfers):
         return ENDED
 
     def run(self, limit: int, stop: int) -> int:
-        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time has passed ``limit``, or it asks; says which."""
+        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time passes ``limit``, or it asks; says which."""
         self.limit = limit
         if self.status >= RATES:
             self.status = RUNNING

@@ -142,7 +142,8 @@ class LoopTransfers(LoopMemory):
     def alone(self, k: int) -> int:
         """For how many nanoseconds a transfer would flow that shares nothing."""
         volume = self.two(self.move_high[self.volume[k]], self.move_low[self.volume[k]])
-        return (volume + self.move_best[k] - 1) // self.move_best[k]
+        ns: int = (volume + self.move_best[k] - 1) // self.move_best[k]
+        return ns
 
     def interrupted(self, t: int) -> None:
         """While a transfer read a tensor, an op that writes it was not free to start, even if it had been before."""

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from hosim.analysis import HappensBefore
 from hosim.costmodel import MemoryUse
 from hosim.costmodel.transfers import NS_PER_S, crossed_fabrics, pin_ns
-from hosim.engine.compiled_graph import compile_graph
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
-from hosim.engine.flow_table import FlowTable, UncoveredError
+from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW, NEVER, OUTPUT, RATES, READS, SPEED, VALID, WRITES
 from hosim.engine.transfer_rates import TransferRates
@@ -37,6 +36,8 @@ _NARROW = ["here", "ended", "released", "moving"]
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
 
+
+FOR_SOME = "room in a shared tier that some of several devices have only"
 
 VOLUME_BITS = 122
 """What the volume of a transfer may take, of 128 bits."""
@@ -249,7 +250,7 @@ class ProgramTable:
         """A volume as the loop has it, in two limbs."""
         scaled = volume * self.flows.scale
         if scaled.bit_length() > VOLUME_BITS:
-            raise UncoveredError
+            raise UncoveredError(TOO_LARGE)
         return scaled >> 62, scaled & LOW
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
@@ -291,9 +292,11 @@ class ProgramTable:
 
     @property
     def fits(self) -> bool:
-        """Whether what is in each tier at time 0 fits; after :meth:`reset`."""
+        """Whether what is in each tier at time 0 fits; after :meth:`reset`. :class:`UncoveredError` where it does for some devices only."""
         c = self.cells
-        return all(c["held"][r] <= min(c["capacity"][r], c["part"][r]) for r in range(c["tiers"]))
+        if any([c["part"][r] < c["held"][r] <= c["capacity"][r] for r in range(c["tiers"])]):
+            raise UncoveredError(FOR_SOME)
+        return all([c["held"][r] <= c["capacity"][r] for r in range(c["tiers"])])
 
     def kept(self) -> tuple[Any, list[int]]:
         """The state between two instants, and what is issued and not over."""
@@ -351,8 +354,8 @@ def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
 
 def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
-    base, order = graph.derived(compile_graph), graph.derived(HappensBefore)
-    waits = [launch[2] for launch in base.launch]
+    order = graph.derived(HappensBefore)
+    waits = _waits(graph, order)
     uses: list[list[int]] = []
     flags: list[int] = []
     for op in graph.ops:
@@ -392,3 +395,20 @@ def _shape(graph: Graph) -> dict[str, Any]:
         "size": longs([tensor.size_bytes for tensor in tensors]),
         "workspace": longs([op.workspace_bytes for op in graph.ops]),
     }
+
+
+def _waits(graph: Graph, order: HappensBefore) -> list[list[tuple[int, int]]]:
+    """What each op waits for on other streams: producers that need not have ended when the op before on the same stream has.
+
+    Each is a stream, and how many of its ops must have ended.
+    """
+    waits: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
+    for i, producers in enumerate(graph.producers if not order.single else ()):
+        known = order.known_before(i)
+        missing: dict[int, int] = {}
+        for p in producers:
+            s, count = order.stream_of[p], order.place[p] + 1
+            if known[s] < count:
+                missing[s] = max(missing.get(s, 0), count)
+        waits[i] = list(missing.items())
+    return waits

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from hosim.analysis import bubbles, exchanges
 from hosim.cache_plan import Plan
 from hosim.collector import no_collection
+from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine import result_figures
-from hosim.engine.fast_replay import FastReplay
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.ledger import AsymmetryError
-from hosim.engine.other_processors import check_other_processors
 from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.replay_by_loop import looped
 from hosim.errors import InputError
@@ -22,11 +20,12 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
+from hosim.processors import refuse_other_processors
 from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, Result
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
-    from hosim.engine.reference import Simulation
+    pass
 
 
 def replay(
@@ -59,7 +58,9 @@ def replay(
     while they flow (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so where some op has no
     ``duration_ns``, so that its time is the cost model's, or has ``bytes_accessed``.
 
-    ``engine`` is one of :data:`hosim.result.ENGINES`, which give the same figures; ``None``: the fast one.
+    ``engine`` is one of :data:`hosim.result.ENGINES`, which give the same figures: the compiled loop, which has no timelines, no
+    allocators and not all rules, or the reference, which is the contract in plain SimPy. ``None``: the loop where it covers what
+    is asked for; the result says which it was.
 
     On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
     them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
@@ -78,7 +79,7 @@ def replay(
     """
     check_engine(engine)
     if plan.graph.elsewhere:
-        check_other_processors(plan, allocator, account)
+        _check_other_processors(plan, allocator, account)
     if account != IN_TIME:
         check_program_account(plan, allocator, account)
         told = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
@@ -88,23 +89,14 @@ def replay(
     begin = time.perf_counter()
     placing = allocator, reserve_bytes
     with no_collection():  # a replay leaves no cycles while it runs
-        if engine == REFERENCE:
-            from hosim.engine.reference import Simulation
-
-            told = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete).run()
-            return replace(told, replay_s=time.perf_counter() - begin)
-        if engine in (LOOP, None):
+        if engine != REFERENCE:
             by_loop = _by_loop(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete, fold, engine == LOOP)
             if by_loop is not None:
                 return replace(by_loop, replay_s=time.perf_counter() - begin)
-        folded = fold and jitter is None and _alike(hardware)
-        # named, so that it outlives the collection that begins afterwards: freeing all of it is no part of a replay
-        run = FastReplay([plan], hardware, budget_bytes, record, placing, jitter, compete, folded=folded)
-        try:
-            result = run.run()
-        except AsymmetryError:
-            run = FastReplay([plan], hardware, budget_bytes, record, placing, jitter, compete)
-            result = run.run()
+        from hosim.engine.reference import Simulation
+
+        run = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
+        result = run.run()
     return replace(result, replay_s=time.perf_counter() - begin)
 
 
@@ -116,7 +108,6 @@ def replay_stages(
     record: bool = False,
     jitter: Jitter | None = None,
     compete: bool | None = None,
-    engine: str | None = None,
 ) -> StagesResult:
     """Replay the plans of the stages of a pipeline together, on a machine that has one device for each (docs/contract.md, rule 21).
 
@@ -127,23 +118,18 @@ def replay_stages(
     if len(plans) < 2 or hardware.devices != len(plans):
         message = f"expected a machine of one device for each of 2 stages or more, got {hardware.devices} for {len(plans)}"
         raise InputError(message, source="stages")
-    check_engine(engine)
     begin = time.perf_counter()
     graphs = [plan.graph for plan in plans]
     for plan in plans:
         if plan.graph.elsewhere:
-            check_other_processors(plan, LEDGER, IN_TIME)
+            _check_other_processors(plan, LEDGER, IN_TIME)
     with no_collection():
         tied = exchanges(graphs)
         if jitter is not None and jitter.is_none:
             jitter = None
-        run: Simulation | FastReplay
-        if engine == REFERENCE:
-            from hosim.engine.reference import Simulation
+        from hosim.engine.reference import Simulation
 
-            run = Simulation(plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied)
-        else:
-            run = FastReplay(plans, hardware, budget_bytes, True, (LEDGER, None), jitter, compete, tied=tied)
+        run = Simulation(plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied)
         whole = run.run()
     bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
     return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
@@ -174,8 +160,8 @@ def _by_loop(
         budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
         try:
             return looped(plan, hardware, budget, jitter, compete)
-        except UncoveredError:
-            reason = "routes, or figures beyond 128 bits"
+        except UncoveredError as error:
+            reason = str(error)
     if only:
         raise InputError(f"the loop does not cover {reason}; leave engine out, or give {REFERENCE}", source="engine")
     return None
@@ -185,6 +171,19 @@ def check_engine(engine: object) -> None:
     """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
     if engine is not None and engine not in ENGINES:
         raise InputError(f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine")
+
+
+def _check_other_processors(plan: Plan, allocator: str, account: str) -> None:
+    """Raise :class:`InputError` for a replay with ops on other processors that the rules do not define."""
+    graph = plan.graph
+    if plan.runtime is not None:
+        refuse_other_processors(graph, f"runtime policies such as {plan.policy} know only the device's ops")
+    if allocator != LEDGER:
+        refuse_other_processors(graph, f"a replay with such ops counts bytes alone (allocator {LEDGER}, not {allocator})")
+    if account != IN_TIME:
+        refuse_other_processors(graph, f"a replay with such ops counts in time (account {IN_TIME}, not {account})")
+    if any([graph.ops[i].kind in COLLECTIVE_KINDS for i in graph.elsewhere]):
+        refuse_other_processors(graph, "collectives are done by devices, and one of these ops is a collective")
 
 
 def _alike(hardware: Hardware) -> bool:

@@ -21,18 +21,16 @@ from hosim.costmodel.transfers import (
 )
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
-from hosim.engine.flow_table import UncoveredError
-from hosim.engine.hops import SEVERAL, Hop, resolve_hop
+from hosim.engine.flow_table import TOO_LARGE, UncoveredError
+from hosim.engine.hops import ROUTES, SEVERAL, Hop, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
-from hosim.engine.loop_cells import ENDED, INSPECTS, NEVER, VALID
-from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
+from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
+from hosim.engine.program_table import CHANNEL_FIGURES, FOR_SOME, ProgramTable, TableMove
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
-
-LARGEST_RATE = (1 << 63) - 1
-"""What an array of 64 bits holds."""
+from hosim.units import LARGEST
 
 
 @dataclass(slots=True)
@@ -77,7 +75,7 @@ class _LoopReplay:
         uses = {i: use for i, use in copy_uses(graph, hardware, alone, competes).items() if i not in self.sent}
         moves = _moves(plan, hardware)
         if self._factor is not None and plan.runtime is not None and moves:
-            raise UncoveredError  # which copy of a tensor is the next one is known as they are issued
+            raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
         room = [len(moves.get(t, ())) for t in range(len(graph.tensors))]
         decisions = 0 if plan.runtime is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         sent = _volumes_sent(self.sent, durations, hardware)
@@ -129,8 +127,8 @@ class _LoopReplay:
             ceiling = c.ceiling(tensor.size_bytes, is_pageable(machine, c, tensor.kind))
             whole = channel_bandwidth(machine, c.name)
             self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.table.flows.scale
-            if self._best[kind] > LARGEST_RATE:
-                raise UncoveredError
+            if self._best[kind] > LARGEST:
+                raise UncoveredError(TOO_LARGE)
         self.table.cells["move_best"][k] = self._best[kind]
 
     def ends_well(self) -> bool:
@@ -142,6 +140,8 @@ class _LoopReplay:
         while (status := table.run(NEVER, NEVER)) >= INSPECTS:
             assert self.decisions is not None
             self.decisions.answer(status, table.loop.wanted)
+        if status == ASYMMETRIC:
+            raise UncoveredError(FOR_SOME)
         return status == ENDED and self._persists()
 
     def _persists(self) -> bool:
@@ -196,7 +196,7 @@ def needs(
 ) -> list[tuple[int, int, int]]:
     """What each use of a tensor waits for (rule 1): the number of the use, the first of its moves that counts and the one after the last.
 
-    ``moves`` are the tensor's in order, ``arrives`` the tier of which each brings it to the ops, -1 for none; ``where`` is that of each use.
+    ``moves`` are the tensor's in order, ``arrives`` the tier to whose ops each brings it (-1: none), ``where`` that of each use.
     """
     found = []
     last: dict[int, int] = {}  # the last move into each tier that stands before the use
@@ -223,7 +223,7 @@ def _moves(plan: Plan, hardware: Hardware) -> dict[int, list[TableMove]]:
             hops[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
         hop = hops[kind]
         if hop.channel == SEVERAL:
-            raise UncoveredError
+            raise UncoveredError(ROUTES)
         target, channel = (-1, -1) if c.op == DETACH else (hop.destination, hop.channel)
         moves.setdefault(c.tensor, []).append(TableMove(c.tensor, hop.source, target, channel, c.after, k))
     return moves

@@ -1,7 +1,7 @@
 """How fast transfers and collectives flow: each channel alone, or max-min fairly with those that it shares bandwidth with.
 
-The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact as the engine's: a rate that is no whole number of bytes per
-second is a fraction. While all devices of a machine do the same, each has its part of what they share.
+The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is no whole number of bytes per second
+is a fraction. While all devices of a machine do the same, each has its part of what they share.
 """
 
 from __future__ import annotations

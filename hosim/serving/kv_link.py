@@ -151,7 +151,6 @@ class KvTransfers:
 
     def send(self, ends: tuple[int, int], size: int, copy: Awaited) -> None:
         """Transfer so many bytes, which ends ``copy``."""
-        device = self._channels.machine.device_tier
         self._channels.issue(self._channels.ways[ends], size, copy)
 
     def hand_overs(self, senders: Sequence[int], decodes: int, stall_ns: int) -> HandOvers:

@@ -96,4 +96,4 @@ class WeightStream:
             queue = self._channels.between(self._engine, copy.source, machine.device_tier)
             self.copies += 1
             self.bytes += sizes[copy.layer]
-            self._channels.issue(queue, copy.source, machine.device_tier, sizes[copy.layer], there, KIND)
+            self._channels.issue(queue, sizes[copy.layer], there, KIND)

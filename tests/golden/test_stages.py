@@ -7,9 +7,10 @@ leaves is sent on another one. A byte takes a nanosecond on a channel of 1 GB/s.
 from dataclasses import replace
 
 import pytest
-from both_engines import replay, replay_stages
+from both_engines import replay
 from by_hand import GB, machine, plan, workload
 
+from hosim.engine import replay_stages
 from hosim.errors import InputError
 from hosim.hardware import Fabric
 from hosim.models.pipeline_schedule import bubble, passes

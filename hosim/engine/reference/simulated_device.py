@@ -16,7 +16,7 @@ from hosim.costmodel import copy_uses, op_durations
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
-from hosim.engine.compiled_plan import resolve_hop
+from hosim.engine.hops import resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import Ledger
 from hosim.engine.recorder import TimelineRecorder
