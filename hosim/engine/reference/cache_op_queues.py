@@ -107,8 +107,8 @@ class Transfers:
         self.tensors = storage.device.graph.tensors
         self.recorder = storage.device.recorder
         self.lanes = {c.name: Lane(c, hardware, storage) for c in hardware.channels}
-        self.ways: dict[tuple[str, str, int], tuple[tuple[Lane, ...], list[int]]] = {}
-        self.pending: dict[int, deque[Issued]] = {}
+        self.ways: dict[tuple[str, str | None, int], tuple[tuple[Lane, ...], list[int]]] = {}
+        self.pending: dict[int, list[Issued]] = {}
         self.done: set[int] = set()
         self.dead: set[int] = set()
         self.passed: list[Piece] = []
@@ -123,7 +123,7 @@ class Transfers:
         t = cache_op.tensor
         if t in self.dead:
             return
-        waiting = self.pending.setdefault(t, deque())
+        waiting = self.pending.setdefault(t, [])
         move = Issued(k, cache_op, bool(waiting))
         waiting.append(move)
         if cache_op.op == DETACH:
@@ -136,10 +136,11 @@ class Transfers:
         for part in parts:
             self._join(move, 0, part, self.env.now)
 
-    def _way(self, source: str, destination: str, size: int) -> tuple[tuple[Lane, ...], list[int]]:
+    def _way(self, source: str, destination: str | None, size: int) -> tuple[tuple[Lane, ...], list[int]]:
         """The channels of a move, and the bytes of its chunks (rule 7)."""
         key = source, destination, size
         if key not in self.ways:
+            assert destination is not None
             hops = route(self.hardware, source, destination, size)
             self.ways[key] = tuple([self.lanes[c.name] for c in hops]), chunks_of(self.hardware, size) if len(hops) > 1 else [size]
         return self.ways[key]
@@ -160,13 +161,9 @@ class Transfers:
         waiting = self.pending[t]
         while waiting and waiting[0].cache_op.op == DETACH:
             detach(waiting[0])
-            waiting.popleft()
+            del waiting[0]
         if not waiting:
             del self.pending[t]
-
-    def waiting(self) -> list[Lane]:
-        """The channels in whose queues something waits for an engine that is free."""
-        return [lane for lane in self.lanes.values() if lane.queue and lane.running < lane.engines]
 
     # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
 
@@ -242,7 +239,7 @@ class Transfers:
             if not move.left:
                 lane.destination.copies[t] = VALID
                 self.done.add(move.k)
-                self.pending[t].popleft()
+                del self.pending[t][0]
                 self.arrivals.append(chunk)
                 arrived.append(t)
         return arrived
@@ -255,7 +252,4 @@ class Transfers:
 
     def is_under_way(self, t: int) -> bool:
         """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""
-        for move in self.pending.get(t, ()):
-            if move.hops and (move.begun or move.k < 0):
-                return True
-        return False
+        return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])

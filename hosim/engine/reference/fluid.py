@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
+from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
@@ -36,44 +37,54 @@ class Nanoseconds(simpy.Environment):
         self.going = 0
 
     def run_settling(self, settle: Callable[[], None]) -> None:
-        """Process events until nothing of the replay goes on; ``settle`` is called after the last one of each instant that is stirred."""
+        """Process events until nothing of the replay goes on; ``settle`` is called after the last one of each instant that is stirred.
+
+        It is called again until nothing is stirred, unless something that begins has to happen first.
+        """
         while self.stirred or self.going:
-            self.step()
-            if self.stirred and self.peek() > self.now:
+            while self.stirred and self.peek() > self.now:
                 settle()
+            if self.going or self.stirred:
+                self.step()
 
 
-STILL = Fraction(0)
-"""The rate of what cannot go on."""
+Rate = tuple[int, int]
+"""A fraction, numerator first: computing with these takes a fraction of the time that ``Fraction`` takes."""
+
+STILL: Rate = 0, 1
+"""That of what cannot go on."""
 
 
 class Progress:
-    """Something of which ``left`` is to be done, at ``rate`` a nanosecond since ``since``."""
+    """Something of which ``left`` is to be done, in ``parts`` of one, at ``rate`` a nanosecond since ``since``."""
 
-    __slots__ = ("done", "env", "left", "rate", "rings", "since")
+    __slots__ = ("done", "env", "left", "parts", "rate", "rings", "since")
 
     def __init__(self, env: Nanoseconds, left: int) -> None:
         self.env = env
-        self.left: int | Fraction = left
+        self.left = left
+        self.parts = 1
         self.rate = STILL
         self.since = 0
         self.rings = 0
         self.done = env.event()
 
-    def go(self, rate: Fraction) -> None:
+    def go(self, rate: Rate) -> None:
         """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is left (rule 6)."""
-        if rate is self.rate or rate == self.rate:
+        if rate == self.rate:
             return
         now = self.env.now
-        if self.rate:
-            self.left -= self.rate * (now - self.since)
+        done, of = self.rate
+        if done:
+            parts = lcm(self.parts, of)
+            self.left = self.left * (parts // self.parts) - done * (now - self.since) * (parts // of)
+            self.parts = parts
         self.rate, self.since = rate, now
         self.rings += 1
-        if self.left <= 0:
-            self.env.timeout(0, self.rings).callbacks.append(self._ring)
-        elif rate:
-            left = -(-self.left.numerator * rate.denominator // (self.left.denominator * rate.numerator))
-            self.env.timeout(left, self.rings).callbacks.append(self._ring)
+        done, of = rate
+        if done or self.left <= 0:
+            ns = -(-self.left * of // (done * self.parts)) if self.left > 0 else 0
+            self.env.timeout(ns, self.rings).callbacks.append(self._ring)
 
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm.value == self.rings:  # else the rate has changed since
@@ -110,7 +121,7 @@ class RunningOp(Progress):
         self.use = use
 
 
-class Speeds(dict[MemoryUse, Fraction]):
+class Speeds(dict[MemoryUse, Rate]):
     """How fast ops go while copies take so many bytes a second of the memory that they use, each worked out once."""
 
     __slots__ = ("taken",)
@@ -118,20 +129,21 @@ class Speeds(dict[MemoryUse, Fraction]):
     def __init__(self, taken: Fraction) -> None:
         self.taken = taken
 
-    def __missing__(self, use: MemoryUse) -> Fraction:
+    def __missing__(self, use: MemoryUse) -> Rate:
         factor = use.slowdown(self.taken)
-        self[use] = speed = STILL if factor is None else 1 / factor
+        self[use] = speed = STILL if factor is None else (factor.denominator, factor.numerator)
         return speed
 
 
 class Rates:
-    """The rates of flows that flow together, by what they cross, and the speeds of ops beside them, by the tier and device where they run."""
+    """The rates of flows that flow together, by what they cross. ``speeds`` are those of ops beside them, by the tier and device of these."""
 
-    __slots__ = ("counts", "of", "speeds")
+    __slots__ = ("counts", "exact", "of", "speeds")
 
     def __init__(self, counts: Mapping[int, int], rates: Sequence[Fraction]) -> None:
         self.counts = counts
-        self.of = dict(zip(counts, rates, strict=True))
+        self.exact = dict(zip(counts, rates, strict=True))
+        self.of = {crossing: rate.as_integer_ratio() for crossing, rate in self.exact.items()}
         self.speeds: dict[tuple[str, int], Speeds] = {}
 
 
@@ -190,8 +202,9 @@ class Fluid:
         """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
         self.others = False
         self.rates = self.rates_of(tuple(sorted([flow.crossing for flow in self.flows])))
+        of = self.rates.of
         for flow in self.flows:
-            flow.go(self.rates.of[flow.crossing])
+            flow.go(of[flow.crossing])
         for op in self.ops:
             op.go(self._speed(op))
 
@@ -208,12 +221,12 @@ class Fluid:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _speed(self, op: RunningOp) -> Fraction:
+    def _speed(self, op: RunningOp) -> Rate:
         """How fast an op goes while copies take what they take of the memory that it uses."""
         rates, where = self.rates, op.where
         if where not in rates.speeds:
             listed = list(self.crossings)
-            taken = sum([n * self._taken_by(listed[place], rates.of[place], *where) for place, n in rates.counts.items()], STILL)
+            taken = sum([n * self._taken_by(listed[place], rates.exact[place], *where) for place, n in rates.counts.items()], Fraction(0))
             rates.speeds[where] = self.speeds.setdefault(taken, Speeds(taken))
         return rates.speeds[where][op.use]
 
@@ -221,12 +234,12 @@ class Fluid:
         """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
         hardware, channel = self.hardware, crossing.channel
         if channel is None:
-            return STILL
+            return Fraction(0)
         if tier == hardware.device_tier and crossing.device == device and channel.name in self.held:
             return Fraction(HELD_BYTES_PER_S)  # the device's own processor copies (rule 22)
         scope = hardware.tier_scope(tier)
         near = hardware.instance(scope, crossing.device) == hardware.instance(scope, device)
-        return rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else STILL
+        return rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)
 
     # -- what flows cross --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from itertools import count
 import simpy
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import CacheOp, Plan
+from hosim.cache_plan import AT_START, CacheOp
 from hosim.costmodel import copy_uses, op_durations
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.engine import oom_reports
@@ -94,9 +94,11 @@ class SimulatedDevice:
     ) -> None:
         plan, graph, hardware, jitter = program.plan, program.graph, shared.hardware, shared.jitter
         self.shared, self.program, self.plan, self.graph, self.position = shared, program, plan, graph, position
-        self.env, self.storage, self.arena, self.recorder, self.exchanges = shared.env, storage, arena, recorder, exchanges or {}
+        self.env, self.wake, self.storage = shared.env, shared.wake, storage
+        self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
         self.transfers = Transfers(self.env, shared.machine, storage, shared.fluid, position, shared.order, shared.wake, factor)
+        self.lanes = tuple(self.transfers.lanes.values())
         self.rules = Rules(program, storage, self.transfers)
         self.streams = self.rules.streams
         for stream in self.streams:
@@ -108,7 +110,8 @@ class SimulatedDevice:
         self.sent = sent_bytes(graph, hardware)
         if jitter is not None:
             self.durations = jittered(plan, self.durations, jitter, position, self.meets)
-        self.finished: list[tuple[OpStream, int]] = []
+        self.dying: list[int] = []
+        self.due = list(program.after.get(AT_START, ()))
         self.policy = plan.runtime() if plan.runtime is not None else None
         self.inspected = getattr(self.policy, "inspected", None)
         self.decided = False
@@ -124,15 +127,11 @@ class SimulatedDevice:
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
-    def end(self) -> list[int]:
-        """What has ended at this instant takes effect, and chunks go on: the ops."""
-        finished, self.finished, now, transfers = self.finished, [], self.env.now, self.transfers
-        if transfers.arrivals and transfers.arrivals[0].end_ns < now:
+    def end(self) -> None:
+        """What has ended at this instant takes effect on tensors: detaches, releases; and chunks go on."""
+        touched, self.dying, transfers = self.dying, [], self.transfers
+        if transfers.arrivals and transfers.arrivals[0].end_ns < self.env.now:
             transfers.arrivals.clear()
-        touched = []
-        for stream, i in finished:
-            stream.end(now)
-            touched += self.rules.end(i)
         transfers.dead.update(touched)
         if transfers.passed:
             touched += transfers.end()
@@ -143,11 +142,11 @@ class SimulatedDevice:
                 self.storage.release(t)
         if transfers.crossed:
             transfers.go_on()
-        return [i for _, i in finished]
 
-    def issue_after(self, ops: Sequence[int]) -> None:
-        """Issue the cache ops that name these, in the plan's order."""
-        for k in sorted([k for i in ops for k in self.program.after.get(i, ())]):
+    def issue(self) -> None:
+        """Issue the cache ops that name an op that has ended at this instant, in the plan's order."""
+        due, self.due = self.due, []
+        for k in sorted(due):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
 
     def start_ops(self) -> None:
@@ -160,7 +159,7 @@ class SimulatedDevice:
                 return
 
     def _start(self, stream: OpStream) -> None:
-        i, now, rules = stream.head, self.env.now, self.rules
+        i, rules, now = stream.head, self.rules, self.env.now
         if i is None or (self.policy is not None and not self._inspect(stream, i)):
             return
         if stream.dependency_met < 0:
@@ -178,7 +177,7 @@ class SimulatedDevice:
         if rules.begin(i):
             if now > stream.free_since:
                 self._divide(stream, i)
-            stream.running = True
+            stream.running, stream.head = i, None
             self.env.going += 1
             if self.recorder is not None:
                 self.recorder.op(i, now, self.durations[i])
@@ -207,31 +206,36 @@ class SimulatedDevice:
 
     def _run(self, stream: OpStream) -> Steps:
         """The process of a stream: one op after the other, as the settling step starts them."""
-        env, recorder = self.env, self.recorder
+        env, after = self.env, self.program.after
         while True:
             i = yield stream.begins
             stream.begins = env.event()
-            start, takes, meeting = env.now, self.durations[i], None
-            if i in self.exchanges or i in self.meets:
-                meeting = self._meeting(i)
+            start = begun = env.now
+            alone = takes = self.durations[i]
+            meeting = self._meeting(i) if i in self.meets or i in self.exchanges else None
+            if meeting is not None:
                 takes = yield from meeting.come(takes)
-            begun = env.now
-            if recorder is not None:
-                recorder.op_ended(i, begun + takes)
+                begun = env.now
+                if self.recorder is not None:
+                    self.recorder.op_ended(i, begun + takes)
             if i in self.uses or i in self.sent:
                 yield from self._work(i, takes)
             elif takes:
                 yield env.timeout(takes)
             if meeting is not None and i in self.exchanges:
                 yield from meeting.leave()
-            if recorder is not None:
-                recorder.op_ended(i, env.now)
-            stream.busy_ns += env.now - start
+            now = env.now
+            if self.recorder is not None:
+                self.recorder.op_ended(i, now)
+            stream.busy_ns += now - start
             stream.peers_ns += begun - start
-            stream.slowed_ns += env.now - begun - self.durations[i]
-            self.finished.append((stream, i))
+            stream.slowed_ns += now - begun - alone
+            stream.free(now)
+            self.dying += self.rules.end(i)
+            if i in after:
+                self.due += after[i]
             env.going -= 1
-            self.shared.wake(self.position)
+            self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
         """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
@@ -249,7 +253,7 @@ class SimulatedDevice:
     @property
     def waits_for_room(self) -> bool:
         """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
-        return any([stream.residency_met >= 0 and not stream.running for stream in self.streams])
+        return any([stream.residency_met >= 0 and stream.running is None for stream in self.streams])
 
     def _meeting(self, i: int) -> Meeting:
         """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
@@ -277,7 +281,7 @@ class SimulatedDevice:
     def _inspection(self, ns: int) -> Steps:
         yield self.env.timeout(ns)
         self.env.going -= 1
-        self.shared.wake(self.position)
+        self.wake(self.position)
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
         """Issue what the policy has decided on; whether there is something."""
@@ -348,7 +352,7 @@ class SimulatedDevice:
 
     def report(self) -> str | None:
         """The out-of-memory report, if something has not ended; else rule 2 is checked."""
-        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.transfers.lanes.values()]):
+        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.lanes]):
             return self._culprit()
         self.rules.check_end()
         return self.arena.failure() if self.arena is not None else None
@@ -359,7 +363,7 @@ class SimulatedDevice:
         for stream, i in blocked:
             if stream.residency_met >= 0:
                 return oom_reports.of_op(self.rules.where[i].full(), i)
-        heads = sorted([lane.queue[0] for lane in self.transfers.lanes.values() if lane.queue], key=lambda x: x.order)
+        heads = sorted([lane.queue[0] for lane in self.lanes if lane.queue], key=lambda x: x.order)
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
             if x.hop or (turn and x.lane.source.copies.get(x.tensor) == VALID):
@@ -379,7 +383,6 @@ class SimulatedDevice:
 
     def outcome(self, error: str | None) -> Outcome:
         """What it has done."""
-        lanes = self.transfers.lanes.values()
         return Outcome(
             error=error,
             makespan_ns=self.makespan_ns,
@@ -387,7 +390,7 @@ class SimulatedDevice:
             slowed_ns=sum([stream.slowed_ns for stream in self.streams]),
             waited_ns=sum([stream.peers_ns for stream in self.streams]),
             ledgers=[room.ledgers[0] for room in self.storage.everywhere],
-            channels=[(lane, lane.exposed_ns) for lane in lanes],
+            channels=[(lane, lane.exposed_ns) for lane in self.lanes],
             decided=self.issued,
             timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
             arena=self.arena,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import AT_START, Plan
+from hosim.cache_plan import Plan
 from hosim.costmodel import copies_compete, with_memories
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine import oom_reports, result_figures
@@ -106,36 +106,39 @@ class Simulation:
         self.env.stirred = True
 
     def _settle(self) -> None:
-        """Nothing else happens at this instant: settle it, until something that begins has to happen first. Rates are set last."""
-        env = self.env
-        while env.stirred and env.peek() > env.now:
-            if self.touched:
-                self._round()
-            else:
-                self.fluid.settle()
-            env.stirred = bool(self.touched) or self.fluid.others
+        """A step of settling an instant: a round, and when nothing is touched any more, rates."""
+        if self.touched:
+            self._round()
+        else:
+            self.fluid.settle()
+        self.env.stirred = bool(self.touched) or self.fluid.others
 
     def _round(self) -> None:
         """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
-        touched = self._touched()
-        for device, ops in [(device, device.end()) for device in touched]:
-            if ops:
-                device.issue_after(ops)
-        looked_at = touched if len(touched) == len(self.touched) else self._touched()
+        looked_at = self._touched()
+        for device in looked_at:
+            device.end()
+        for device in looked_at:
+            if device.due:
+                device.issue()
+        if len(looked_at) < len(self.touched):  # there is room again for others
+            looked_at = self._touched()
         self.touched.clear()
         for device in looked_at:
             device.start_ops()
         if self.touched:  # there is room again for the transfers of others
             looked_at = [device for device in self.devices if device in looked_at or device.position in self.touched]
         self._start_transfers(looked_at)
-        self.touched.update([device.position for device in looked_at if device.policy is not None and device.make_room()])
+        for device in looked_at:
+            if device.policy is not None and device.make_room():
+                self.touched.add(device.position)
 
     def _touched(self) -> list[SimulatedDevice]:
         return [self.devices[d] for d in sorted(self.touched)]
 
     def _start_transfers(self, devices: Sequence[SimulatedDevice]) -> None:
         """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4)."""
-        waiting = [(device, lane) for device in devices for lane in device.transfers.waiting()]
+        waiting = [(device, lane) for device in devices for lane in device.lanes if lane.queue and lane.running < lane.engines]
         while waiting:
             device, lane = first = min(waiting, key=lambda pair: pair[1].queue[0].order)
             begun = device.transfers.begin(lane)
@@ -153,10 +156,7 @@ class Simulation:
         """
         found = self._initial_error()
         if found is None:
-            for device in self.devices:
-                device.issue_after((AT_START,))
             self.wake_all()
-            self.env.timeout(0)  # the first instant has an event at least
             self.env.run_settling(self._settle)
             return self._result([device.report() for device in self.devices])
         whose, error = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -11,7 +11,7 @@ from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.engine import broken_rules
 from hosim.engine.compiled_plan import resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
-from hosim.engine.reference.storage import VALID, Storage, TierRoom
+from hosim.engine.reference.storage import VALID, Storage
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -69,13 +69,16 @@ class Program:
 
 @dataclass(eq=False, slots=True)
 class OpStream:
-    """The ops of one stream, and since when the next one has what rule 8 divides its wait by. ``begins``: its next op does."""
+    """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead`` of it. ``begins``: the head does.
+
+    Of the head it says since when it has what rule 8 divides its wait by.
+    """
 
     name: str
-    ops: Sequence[int]
+    ahead: Iterator[int]
     begins: simpy.Event
-    next: int = 0
-    running: bool = False
+    head: int | None = None
+    running: int | None = None
     free_since: int = 0
     inspected_at: int = NOT_YET
     dependency_met: int = NOT_YET
@@ -86,14 +89,9 @@ class OpStream:
     peers_ns: int = 0
     stalls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STALL_CAUSES, 0))
 
-    @property
-    def head(self) -> int | None:
-        """The op that is to start next, if the stream is free for it."""
-        return None if self.running or self.next == len(self.ops) else self.ops[self.next]
-
-    def end(self, now: int) -> None:
-        """Its op has ended, and nothing is known yet of the next one."""
-        self.running, self.free_since, self.next = False, now, self.next + 1
+    def free(self, now: int) -> None:
+        """It is free for its next op, of which nothing is known yet."""
+        self.running, self.head, self.free_since = None, next(self.ahead, None), now
         self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
 
     def figures(self, makespan_ns: int) -> StreamFigures:
@@ -110,7 +108,9 @@ class Rules:
         self.reads, self.writes, self.uses = program.reads, program.writes, program.uses
         self.ended: set[int] = set()
         env = storage.device.env
-        self.streams = [OpStream(name, queue, env.event()) for name, queue in program.queues.items()]
+        self.streams = [OpStream(name, iter(queue), env.event()) for name, queue in program.queues.items()]
+        for stream in self.streams:
+            stream.free(0)
         self.users_left = [len(users) for users in program.graph.users]
         self.users_ended = [0] * len(program.graph.tensors)
 
@@ -124,10 +124,7 @@ class Rules:
         for t in self.reads[i]:
             if copies.get(t) != VALID:
                 return False
-        for t in self.writes[i]:
-            if t in transfers.pending and transfers.is_under_way(t):
-                return False
-        return True
+        return not (transfers.pending and any([transfers.is_under_way(t) for t in self.writes[i]]))
 
     def begin(self, i: int) -> bool:
         """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
@@ -153,7 +150,7 @@ class Rules:
 
     def running(self) -> list[int]:
         """The ops that run."""
-        return [stream.ops[stream.next] for stream in self.streams if stream.running]
+        return [stream.running for stream in self.streams if stream.running is not None]
 
     # -- detaches (rule 5) -----------------------------------------------------------------------------------------
 
