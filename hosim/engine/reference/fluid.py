@@ -41,11 +41,12 @@ class Nanoseconds(simpy.Environment):
 
         It is called again until nothing is stirred, unless something that begins has to happen first.
         """
-        while self.stirred or self.going:
+        while True:
             while self.stirred and self.peek() > self.now:
                 settle()
-            if self.going or self.stirred:
-                self.step()
+            if not self.stirred and not self.going:
+                return
+            self.step()
 
 
 Rate = tuple[int, int]
@@ -100,25 +101,8 @@ class Crossing(NamedTuple):
     device: int
 
 
-class Flow(Progress):
-    """Bytes times nanoseconds a second; ``crossing`` is the place of what they cross (:meth:`Fluid.place_of`)."""
-
-    __slots__ = ("crossing",)
-
-    def __init__(self, env: Nanoseconds, left: int, crossing: int) -> None:
-        super().__init__(env, left)
-        self.crossing = crossing
-
-
-class RunningOp(Progress):
-    """Nanoseconds of an op that copies in a tier of a device, ``where``, slow down by what it uses of the tier's bandwidth."""
-
-    __slots__ = ("use", "where")
-
-    def __init__(self, env: Nanoseconds, left: int, where: tuple[str, int], use: MemoryUse) -> None:
-        super().__init__(env, left)
-        self.where = where
-        self.use = use
+Where = tuple[str, int]
+"""The tier in which an op reads and writes, and the position of the device whose op it is."""
 
 
 class Speeds(dict[MemoryUse, Rate]):
@@ -136,7 +120,7 @@ class Speeds(dict[MemoryUse, Rate]):
 
 
 class Rates:
-    """The rates of flows that flow together, by what they cross. ``speeds`` are those of ops beside them, by the tier and device of these."""
+    """The rates of flows that flow together, by what they cross, and the speeds of ops beside them, by where these are."""
 
     __slots__ = ("counts", "exact", "of", "speeds")
 
@@ -144,7 +128,7 @@ class Rates:
         self.counts = counts
         self.exact = dict(zip(counts, rates, strict=True))
         self.of = {crossing: rate.as_integer_ratio() for crossing, rate in self.exact.items()}
-        self.speeds: dict[tuple[str, int], Speeds] = {}
+        self.speeds: dict[Where, Speeds] = {}
 
 
 KEPT_RATES = 10_000
@@ -152,16 +136,16 @@ KEPT_RATES = 10_000
 
 
 class Fluid:
-    """All of it. ``others``: other bytes flow than when ``rates`` were set.
+    """All of it: bytes times nanoseconds a second that flow, by what they cross, and nanoseconds of ops that copies slow down.
 
-    ``crossings`` have places as they come, ``speeds`` are those of ops by what copies take of the memory that they use.
+    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what copies take of the memory that they use.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
         self.env = env
         self.hardware = hardware
-        self.flows: dict[Flow, None] = {}
-        self.ops: dict[RunningOp, None] = {}
+        self.flows: dict[Progress, int] = {}
+        self.ops: dict[Progress, tuple[Where, MemoryUse]] = {}
         self.others = False
         self.rates = Rates({}, ())
         self.rates_of = lru_cache(KEPT_RATES)(self._rates_of)
@@ -181,32 +165,35 @@ class Fluid:
     def flow(self, left: int, crossing: int) -> Steps:
         """The steps of a process that lets bytes, times nanoseconds a second, flow until none is left."""
         if left:
-            flow = Flow(self.env, left, crossing)
-            self.flows[flow] = None
+            flow = Progress(self.env, left)
+            self.flows[flow] = crossing
             self.others = self.env.stirred = True
             yield flow.done
             del self.flows[flow]
             self.others = self.env.stirred = True
 
-    def compute(self, left: int, where: tuple[str, int], use: MemoryUse) -> Steps:
-        """The steps of a process that runs an op, launch aside, until so many nanoseconds of its work are done."""
-        op = RunningOp(self.env, left, where, use)
-        self.ops[op] = None
-        op.go(self._speed(op))
-        yield op.done
-        del self.ops[op]
+    def compute(self, launch: int, left: int, where: Where, use: MemoryUse | None) -> Steps:
+        """The steps of a process that runs an op: its launch, then so many nanoseconds, longer where copies slow it down."""
+        if launch:
+            yield self.env.timeout(launch)
+        if use is not None and left > 0:
+            op = Progress(self.env, left)
+            self.ops[op] = where, use
+            op.go(self._speed(where, use))
+            yield op.done
+            del self.ops[op]
 
     # -- rates ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
         self.others = False
-        self.rates = self.rates_of(tuple(sorted([flow.crossing for flow in self.flows])))
+        self.rates = self.rates_of(tuple(sorted(self.flows.values())))
         of = self.rates.of
-        for flow in self.flows:
-            flow.go(of[flow.crossing])
-        for op in self.ops:
-            op.go(self._speed(op))
+        for flow, crossing in self.flows.items():
+            flow.go(of[crossing])
+        for op, (where, use) in self.ops.items():
+            op.go(self._speed(where, use))
 
     def _rates_of(self, crossings: tuple[int, ...]) -> Rates:
         counts, listed = Counter(crossings), list(self.crossings)
@@ -221,14 +208,14 @@ class Fluid:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _speed(self, op: RunningOp) -> Rate:
+    def _speed(self, where: Where, use: MemoryUse) -> Rate:
         """How fast an op goes while copies take what they take of the memory that it uses."""
-        rates, where = self.rates, op.where
-        if where not in rates.speeds:
+        speeds, rates = self.rates.speeds, self.rates
+        if where not in speeds:
             listed = list(self.crossings)
             taken = sum([n * self._taken_by(listed[place], rates.exact[place], *where) for place, n in rates.counts.items()], Fraction(0))
-            rates.speeds[where] = self.speeds.setdefault(taken, Speeds(taken))
-        return rates.speeds[where][op.use]
+            speeds[where] = self.speeds.setdefault(taken, Speeds(taken))
+        return speeds[where][use]
 
     def _taken_by(self, crossing: Crossing, rate: Fraction, tier: str, device: int) -> Fraction:
         """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""

@@ -239,16 +239,13 @@ class SimulatedDevice:
 
     def _work(self, i: int, takes: int) -> Steps:
         """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
-        fluid, use = self.shared.fluid, None if i in self.exchanges else self.uses.get(i)
+        fluid = self.shared.fluid
         if i in self.sent and takes:
             rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
-            yield from fluid.flow(rate * takes, fluid.place_of_collectives(self.position, Fraction(rate)))
-            return
+            return fluid.flow(rate * takes, fluid.place_of_collectives(self.position, Fraction(rate)))
+        use = None if i in self.exchanges else self.uses.get(i)
         launch = takes if use is None else min(takes, use.launch_ns)
-        if launch:
-            yield self.env.timeout(launch)
-        if use is not None and takes > launch:
-            yield from fluid.compute(takes - launch, (self.program.where[i], self.position), use)
+        return fluid.compute(launch, takes - launch, (self.program.where[i], self.position), use)
 
     @property
     def waits_for_room(self) -> bool:

@@ -182,16 +182,6 @@ class Storage:
         self.everywhere = tuple(rooms.values())
         self.device = rooms[device_tier]
 
-    def write(self, t: int, there: TierRoom) -> None:
-        """An op writes a tensor in a tier: copies elsewhere are stale (rule 5), and pinned memory takes no time (rule 20)."""
-        for room in self.everywhere:
-            if room is not there and t in room.copies:
-                room.drop(t)
-                room.freed()
-        there.hold(t, WRITING)
-        if there.pins:
-            there.note_pinned()
-
     def release(self, t: int) -> None:
         """Drop all copies of a tensor (rule 1)."""
         for room in self.everywhere:

@@ -11,7 +11,7 @@ from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.engine import broken_rules
 from hosim.engine.compiled_plan import resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
-from hosim.engine.reference.storage import VALID, Storage
+from hosim.engine.reference.storage import VALID, WRITING, Storage
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -132,7 +132,12 @@ class Rules:
         if not there.begin_op(i, [t for t in self.graph.ops[i].outputs if t not in there.copies]):
             return False
         for t in self.writes[i]:
-            self.storage.write(t, there)
+            for other in self.storage.everywhere:
+                if other is not there and t in other.copies:  # stale (rule 5)
+                    other.drop(t)
+                    other.freed()
+            there.hold(t, WRITING)
+        there.note_pinned()  # which takes no time (rule 20)
         return True
 
     def end(self, i: int) -> list[int]:
