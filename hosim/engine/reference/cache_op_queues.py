@@ -8,36 +8,42 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.costmodel.transfers import NS_PER_S, Link, chunks_of, is_pageable, route
-from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
+from hosim.costmodel.transfers import NS_PER_S, channel_bandwidth, chunks_of, is_pageable, route
+from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
 from hosim.hardware import Channel, Hardware
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Issued:
-    """An issued cache op; ``k`` is its place in the plan, -1 if a runtime policy decided on it. ``left`` chunks have not arrived."""
+    """An issued cache op; ``k`` is its place in the plan, -1 if a runtime policy decided on it. ``left`` chunks have not arrived.
+
+    ``behind``: it waits for another one of its tensor.
+    """
 
     k: int
     cache_op: CacheOp
     behind: bool
-    hops: tuple[Channel, ...] = ()
+    hops: tuple[Lane, ...] = ()
     left: int = 0
     factor: float = 1.0
     under_way: set[int] = field(default_factory=set)
     begun: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Piece:
     """A part of a move on one of its hops, a whole tensor where a channel joins the tiers; ``sequence`` is its place in the order of issue.
 
-    ``staged_ns`` is since when it lies in the tier that the hop leaves, if that is one in between. Times are in nanoseconds; ``alone_ns``
-    is what it would take alone.
+    ``arrives``: the hop is the last one. ``staged_ns`` is since when it lies in the tier that the hop leaves, if that is one in between.
+    Times are in nanoseconds; ``alone_ns`` is what it would take alone.
     """
 
     move: Issued
+    tensor: int
     hop: int
+    lane: Lane
+    arrives: bool
     size: int
     sequence: float
     issue_ns: int
@@ -49,17 +55,7 @@ class Piece:
     @property
     def channel(self) -> Channel:
         """What it crosses."""
-        return self.move.hops[self.hop]
-
-    @property
-    def arrives(self) -> bool:
-        """Whether this is the last hop."""
-        return self.hop + 1 == len(self.move.hops)
-
-    @property
-    def tensor(self) -> int:
-        """What moves."""
-        return self.move.cache_op.tensor
+        return self.lane.channel
 
     @property
     def cache_op(self) -> int:
@@ -73,12 +69,14 @@ class Piece:
 
 
 class Lane:
-    """One channel of one device: its queue, its engines, its figures. ``alone`` is what a transfer that shares nothing gets."""
+    """One channel of one device: its queue, its engines, its figures; ``terms`` are those of transfers that there have been, by what is alike."""
 
-    def __init__(self, channel: Channel, links: tuple[Link, ...], alone: int) -> None:
+    def __init__(self, channel: Channel, hardware: Hardware, storage: Storage) -> None:
         self.channel = channel
-        self.links = links
-        self.alone = alone
+        self.engines = channel.engines
+        self.source, self.destination = storage.rooms[channel.source], storage.rooms[channel.destination]
+        self.alone = channel_bandwidth(hardware, channel.name)
+        self.terms: dict[tuple[int, str], tuple[int, int | Fraction]] = {}
         self.running = 0
         self.queue: deque[Piece] = deque()
         self.busy_since = 0
@@ -106,18 +104,17 @@ class Transfers:
     ) -> None:
         self.env, self.hardware, self.storage, self.fluid = env, hardware, storage, fluid
         self.device, self.order, self.wake, self.factor = device, order, wake, factor
-        self.lanes = {c.name: self._lane(c) for c in hardware.channels}
-        self.pending: dict[int, deque[Issued]] = {}
+        self.tensors = storage.device.graph.tensors
+        self.recorder = storage.device.recorder
+        self.lanes = {c.name: Lane(c, hardware, storage) for c in hardware.channels}
+        self.ways: dict[tuple[str, str | None, int], tuple[tuple[Lane, ...], list[int]]] = {}
+        self.pending: dict[int, list[Issued]] = {}
         self.done: set[int] = set()
         self.dead: set[int] = set()
         self.passed: list[Piece] = []
         self.arrivals: list[Piece] = []
         self.crossed: list[Piece] = []
         self.last_end = 0
-
-    def _lane(self, channel: Channel) -> Lane:
-        fabrics = [f.bandwidth_bytes_per_s for f in self.hardware.fabrics if channel.name in f.channels]
-        return Lane(channel, self.fluid.links(channel, self.device), min([channel.bandwidth_bytes_per_s, *fabrics]))
 
     # -- issue (rules 3 and 7) -----------------------------------------------------------------------------------
 
@@ -126,58 +123,64 @@ class Transfers:
         t = cache_op.tensor
         if t in self.dead:
             return
-        waiting = self.pending.setdefault(t, deque())
+        waiting = self.pending.setdefault(t, [])
         move = Issued(k, cache_op, bool(waiting))
         waiting.append(move)
-        if cache_op.destination is None:
+        if cache_op.op == DETACH:
             self.detach_due(t, detach)
             return
-        size = self.storage.tensors[t].size_bytes
-        move.hops = route(self.hardware, cache_op.source, cache_op.destination, size)
+        move.hops, parts = self._way(cache_op.source, cache_op.destination, self.tensors[t].size_bytes)
         if self.factor is not None:
             move.factor = self.factor(t)
-        parts = chunks_of(self.hardware, size) if len(move.hops) > 1 else [size]
         move.left = len(parts)
         for part in parts:
-            self._join(Piece(move, 0, part, next(self.order), self.env.now, self.env.now))
+            self._join(move, 0, part, self.env.now)
 
-    def _join(self, chunk: Piece) -> None:
-        """Into the queue of its hop: behind all, but on its way ahead of what waits for an earlier cache op of its tensor."""
-        queue = self.lanes[chunk.channel.name].queue
-        for place, other in enumerate(queue if chunk.hop else ()):
+    def _way(self, source: str, destination: str | None, size: int) -> tuple[tuple[Lane, ...], list[int]]:
+        """The channels of a move, and the bytes of its chunks (rule 7)."""
+        key = source, destination, size
+        if key not in self.ways:
+            assert destination is not None
+            hops = route(self.hardware, source, destination, size)
+            self.ways[key] = tuple([self.lanes[c.name] for c in hops]), chunks_of(self.hardware, size) if len(hops) > 1 else [size]
+        return self.ways[key]
+
+    def _join(self, move: Issued, hop: int, size: int, staged_ns: int) -> None:
+        """A chunk joins the queue of a hop: behind all, but on its way ahead of what waits for an earlier cache op of its tensor."""
+        lane = move.hops[hop]
+        chunk = Piece(move, move.cache_op.tensor, hop, lane, hop + 1 == len(move.hops), size, next(self.order), self.env.now, staged_ns)
+        for place, other in enumerate(lane.queue if hop else ()):
             if not other.hop and self.pending[other.tensor][0] is not other.move:
                 chunk.sequence = other.sequence - 0.5
-                queue.insert(place, chunk)
+                lane.queue.insert(place, chunk)
                 return
-        queue.append(chunk)
+        lane.queue.append(chunk)
 
     def detach_due(self, t: int, detach: Callable[[Issued], None]) -> None:
         """Detaches of a tensor that nothing of it is before any more take effect."""
         waiting = self.pending[t]
         while waiting and waiting[0].cache_op.op == DETACH:
             detach(waiting[0])
-            waiting.popleft()
-
-    def waiting(self) -> list[Lane]:
-        """The channels in whose queues something waits for an engine that is free."""
-        return [lane for lane in self.lanes.values() if lane.queue and lane.running < lane.channel.engines]
+            del waiting[0]
+        if not waiting:
+            del self.pending[t]
 
     # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
 
     def begin(self, lane: Lane) -> bool:
         """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the destination."""
-        chunk, channel, storage = lane.queue[0], lane.channel, self.storage
+        chunk = lane.queue[0]
         move, t, pinning = chunk.move, chunk.tensor, 0
-        if lane.running == channel.engines or chunk.hop in move.under_way:
+        if lane.running == lane.engines or chunk.hop in move.under_way:
             return False
-        if not chunk.hop and (self.pending[t][0] is not move or storage.copies[t].get(channel.source) != VALID):
+        if not chunk.hop and (self.pending[t][0] is not move or lane.source.copies.get(t) != VALID):
             return False
         if chunk.arrives:
-            pins = storage.bring(t, channel.destination)
+            pins = lane.destination.bring(t)
             if pins is None:
                 return False
             pinning = pins
-        elif not storage.stage(t, channel.destination, chunk.size):
+        elif not lane.destination.stage(t, chunk.size):
             return False
         lane.queue.popleft()
         move.begun = True
@@ -190,45 +193,53 @@ class Transfers:
         return True
 
     def _transfer(self, lane: Lane, chunk: Piece, pinning: int) -> Steps:
-        channel, tensor, volume = lane.channel, self.storage.tensors[chunk.tensor], chunk.size * NS_PER_S
+        env, size, volume = self.env, chunk.size, chunk.size * NS_PER_S
         if self.factor is not None:
             volume = round(volume * chunk.move.factor)
-        most = channel.ceiling(chunk.size, is_pageable(self.hardware, channel, tensor.kind))
-        waits, at_most = pinning + channel.latency_ns, lane.alone if most is None else min(Fraction(lane.alone), most)
-        chunk.start_ns, chunk.alone_ns = self.env.now, waits - int(-volume // at_most)
+        waits = pinning + lane.channel.latency_ns
+        crossing, at_most = self._terms(lane, size, self.tensors[chunk.tensor].kind)
+        chunk.start_ns, chunk.alone_ns = env.now, waits - int(-volume // at_most)
         lane.transfers += 1
-        lane.bytes += chunk.size
-        lane.queue_ns += chunk.start_ns - chunk.issue_ns
+        lane.bytes += size
+        lane.queue_ns += env.now - chunk.issue_ns
         if waits:
-            yield self.env.timeout(waits)
-        yield from self.fluid.flow(Flow(self.env, volume, self.device, lane.links, most, channel))
-        chunk.end_ns = self.last_end = self.env.now
-        lane.contention_ns += chunk.end_ns - chunk.start_ns - chunk.alone_ns
+            yield env.timeout(waits)
+        yield from self.fluid.flow(volume, crossing)
+        chunk.end_ns = self.last_end = now = env.now
+        lane.contention_ns += now - chunk.start_ns - chunk.alone_ns
         lane.running -= 1
         if not lane.running:
-            lane.busy_ns += chunk.end_ns - lane.busy_since
+            lane.busy_ns += now - lane.busy_since
         self.passed.append(chunk)
-        self.env.going -= 1
+        env.going -= 1
         self.wake(self.device)
+
+    def _terms(self, lane: Lane, size: int, kind: str) -> tuple[int, int | Fraction]:
+        """What transfers of tensors of a kind and this size cross, and the bytes a second that one gets alone (rules 6 and 14)."""
+        if (size, kind) not in lane.terms:
+            most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
+            alone = lane.alone if most is None else min(Fraction(lane.alone), most)
+            lane.terms[size, kind] = self.fluid.place_of(lane.channel, self.device, most), alone
+        return lane.terms[size, kind]
 
     def end(self) -> list[int]:
         """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
-            move, t, channel = chunk.move, chunk.tensor, chunk.channel
+            move, t, lane = chunk.move, chunk.tensor, chunk.lane
             move.under_way.discard(chunk.hop)
-            if self.storage.recorder is not None:
-                self.storage.recorder.transfer(chunk)
+            if self.recorder is not None:
+                self.recorder.transfer(chunk)
             if chunk.hop:
-                self.storage.unstage(t, channel.source, chunk.size, chunk.staged_ns)
+                lane.source.unstage(t, chunk.size, chunk.staged_ns)
             if not chunk.arrives:
                 self.crossed.append(chunk)
                 continue
             move.left -= 1
             if not move.left:
-                self.storage.copies[t][channel.destination] = VALID
+                lane.destination.copies[t] = VALID
                 self.done.add(move.k)
-                self.pending[t].popleft()
+                del self.pending[t][0]
                 self.arrivals.append(chunk)
                 arrived.append(t)
         return arrived
@@ -237,9 +248,8 @@ class Transfers:
         """Chunks that have crossed a hop join the queues of their next ones."""
         crossed, self.crossed = self.crossed, []
         for chunk in crossed:
-            now = self.env.now
-            self._join(Piece(chunk.move, chunk.hop + 1, chunk.size, next(self.order), now, chunk.start_ns))
+            self._join(chunk.move, chunk.hop + 1, chunk.size, chunk.start_ns)
 
     def is_under_way(self, t: int) -> bool:
         """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""
-        return any([move.hops and (move.begun or move.k < 0) for move in self.pending[t]])
+        return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from math import lcm
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
@@ -17,9 +20,9 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment with an end to every instant: where it is ``stirred``, ``settle`` is called after all else of it (rule 0).
+    """SimPy's environment in whole nanoseconds. ``stirred``: this instant is to be settled after all else of it (rule 0).
 
-    Time is in whole nanoseconds. ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
+    ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
     """
 
     if TYPE_CHECKING:
@@ -28,101 +31,126 @@ class Nanoseconds(simpy.Environment):
         def now(self) -> int:
             """The current instant: whole, as all delays are."""
 
-    def __init__(self, settle: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.settle = settle
         self.stirred = False
         self.going = 0
 
-    def step(self) -> None:
-        """Process the next event, as :meth:`run` does again and again."""
-        super().step()
-        if self.stirred and self.peek() > self.now:
-            self.settle()
+    def run_settling(self, settle: Callable[[], None]) -> None:
+        """Process events until nothing of the replay goes on; ``settle`` is called after the last one of each instant that is stirred.
+
+        It is called again until nothing is stirred, unless something that begins has to happen first.
+        """
+        while True:
+            while self.stirred and self.peek() > self.now:
+                settle()
+            if not self.stirred and not self.going:
+                return
+            self.step()
 
 
-Flows = tuple[tuple[int, Fraction | None, tuple[Link, ...]], ...]
-"""What flows at one time: each the most that it may take and the links that it crosses, as :func:`max_min_rates` has them."""
+Rate = tuple[int, int]
+"""A fraction, numerator first: computing with these takes a fraction of the time that ``Fraction`` takes."""
 
-
-STILL = Fraction(0)
-"""The rate of what cannot go on."""
+STILL: Rate = 0, 1
+"""That of what cannot go on."""
 
 
 class Progress:
-    """Something of which ``left`` is to be done, at ``rate`` a nanosecond. ``device`` is the position of the one whose it is.
+    """Something of which ``left`` is to be done, in ``parts`` of one, at ``rate`` a nanosecond since ``since``."""
 
-    ``beside``: it is no part of the plan.
-    """
+    __slots__ = ("done", "env", "left", "parts", "rate", "rings", "since")
 
-    beside = False
-
-    def __init__(self, env: Nanoseconds, left: int, device: int) -> None:
+    def __init__(self, env: Nanoseconds, left: int) -> None:
         self.env = env
-        self.left: int | Fraction = left
+        self.left = left
+        self.parts = 1
         self.rate = STILL
         self.since = 0
         self.rings = 0
-        self.device = device
         self.done = env.event()
 
-    def go(self, rate: Fraction) -> None:
+    def go(self, rate: Rate) -> None:
         """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is left (rule 6)."""
         if rate == self.rate:
             return
         now = self.env.now
-        if self.rate:
-            self.left -= self.rate * (now - self.since)
+        done, of = self.rate
+        if done:
+            parts = lcm(self.parts, of)
+            self.left = self.left * (parts // self.parts) - done * (now - self.since) * (parts // of)
+            self.parts = parts
         self.rate, self.since = rate, now
         self.rings += 1
-        if self.left <= 0:
-            self.env.timeout(0, self.rings).callbacks.append(self._ring)
-        elif rate:
-            left = -(-self.left.numerator * rate.denominator // (self.left.denominator * rate.numerator))
-            self.env.timeout(left, self.rings).callbacks.append(self._ring)
+        done, of = rate
+        if done or self.left <= 0:
+            ns = -(-self.left * of // (done * self.parts)) if self.left > 0 else 0
+            self.env.timeout(ns, self.rings).callbacks.append(self._ring)
 
     def _ring(self, alarm: simpy.Event) -> None:
         if alarm.value == self.rings:  # else the rate has changed since
             self.done.succeed()
 
 
-class Flow(Progress):
-    """Bytes times nanoseconds a second that cross ``links`` at ``most`` bytes a second; ``channel`` is ``None`` for a collective's."""
+class Crossing(NamedTuple):
+    """What flows alike: over the same ``links`` at ``most`` bytes a second, on a ``device``; ``channel`` is ``None`` for a collective's."""
 
-    def __init__(
-        self, env: Nanoseconds, left: int, device: int, links: tuple[Link, ...], most: Fraction | None, channel: Channel | None
-    ) -> None:
-        super().__init__(env, left, device)
-        self.links = links
-        self.most = most
-        self.channel = channel
+    links: tuple[Link, ...]
+    most: Fraction | None
+    channel: Channel | None
+    device: int
 
 
-class RunningOp(Progress):
-    """Nanoseconds of an op that copies in ``tier`` slow down, by what it uses of the tier's bandwidth."""
+Where = tuple[str, int]
+"""The tier in which an op reads and writes, and the position of the device whose op it is."""
 
-    def __init__(self, env: Nanoseconds, left: int, device: int, tier: str, use: MemoryUse) -> None:
-        super().__init__(env, left, device)
-        self.tier = tier
-        self.use = use
+
+class Speeds(dict[MemoryUse, Rate]):
+    """How fast ops go while copies take so many bytes a second of the memory that they use, each worked out once."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self, taken: Fraction) -> None:
+        self.taken = taken
+
+    def __missing__(self, use: MemoryUse) -> Rate:
+        factor = use.slowdown(self.taken)
+        self[use] = speed = STILL if factor is None else (factor.denominator, factor.numerator)
+        return speed
+
+
+class Rates:
+    """The rates of flows that flow together, by what they cross, and the speeds of ops beside them, by where these are."""
+
+    __slots__ = ("counts", "exact", "of", "speeds")
+
+    def __init__(self, counts: Mapping[int, int], rates: Sequence[Fraction]) -> None:
+        self.counts = counts
+        self.exact = dict(zip(counts, rates, strict=True))
+        self.of = {crossing: rate.as_integer_ratio() for crossing, rate in self.exact.items()}
+        self.speeds: dict[Where, Speeds] = {}
+
+
+KEPT_RATES = 10_000
+"""Combinations of flows whose rates are kept."""
 
 
 class Fluid:
-    """All of it. ``others``: other bytes flow than when rates were set; ``begun`` are the ops that have begun since.
+    """All of it: bytes times nanoseconds a second that flow, by what they cross, and nanoseconds of ops that copies slow down.
 
-    ``taken`` is what copies take of memories now. ``known`` and ``speeds`` keep the rates of flows and of ops that have been found.
+    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what copies take of the memory that they use.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
         self.env = env
         self.hardware = hardware
-        self.flows: dict[Flow, None] = {}
-        self.ops: dict[RunningOp, None] = {}
+        self.flows: dict[Progress, int] = {}
+        self.ops: dict[Progress, tuple[Where, MemoryUse]] = {}
         self.others = False
-        self.begun: list[RunningOp] = []
-        self.taken: dict[tuple[str, int], Fraction] = {}
-        self.speeds: dict[tuple[MemoryUse, Fraction], Fraction] = {}
-        self.known: dict[Flows, Sequence[Fraction]] = {}
+        self.rates = Rates({}, ())
+        self.rates_of = lru_cache(KEPT_RATES)(self._rates_of)
+        self.crossings: dict[Crossing, int] = {}
+        self.speeds: dict[Fraction, Speeds] = {}
         capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
         self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
         named = {c.name: c for c in hardware.channels}
@@ -134,84 +162,85 @@ class Fluid:
         ]
         self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
 
-    def flow(self, flow: Flow) -> Steps:
-        """The steps of a process that lets bytes flow until none is left."""
-        if flow.left:
-            self.flows[flow] = None
+    def flow(self, left: int, crossing: int) -> Steps:
+        """The steps of a process that lets bytes, times nanoseconds a second, flow until none is left."""
+        if left:
+            flow = Progress(self.env, left)
+            self.flows[flow] = crossing
             self.others = self.env.stirred = True
             yield flow.done
             del self.flows[flow]
             self.others = self.env.stirred = True
 
-    def compute(self, op: RunningOp) -> Steps:
-        """The steps of a process that runs an op, launch aside, until all of its work is done."""
-        self.ops[op] = None
-        self.begun.append(op)
-        self.env.stirred = True
-        yield op.done
-        del self.ops[op]
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether rates are to be set at this instant."""
-        return self.others or bool(self.begun)
+    def compute(self, launch: int, left: int, where: Where, use: MemoryUse | None) -> Steps:
+        """The steps of a process that runs an op: its launch, then so many nanoseconds, longer where copies slow it down."""
+        if launch:
+            yield self.env.timeout(launch)
+        if use is not None and left > 0:
+            op = Progress(self.env, left)
+            self.ops[op] = where, use
+            op.go(self._speed(where, use))
+            yield op.done
+            del self.ops[op]
 
     # -- rates ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
-        changed, self.begun = self.begun, []
-        if self.others:
-            self.others = False
-            self.taken.clear()
-            crossed = tuple([(1, flow.most, flow.links) for flow in self.flows])
-            if crossed not in self.known:
-                self.known[crossed] = max_min_rates(crossed, self._carried())
-            for flow, rate in zip(self.flows, self.known[crossed], strict=True):
-                flow.go(rate)
-            changed = list(self.ops)
-        for op in changed:
-            op.go(self._speed(op))
+        self.others = False
+        self.rates = self.rates_of(tuple(sorted(self.flows.values())))
+        of = self.rates.of
+        for flow, crossing in self.flows.items():
+            flow.go(of[crossing])
+        for op, (where, use) in self.ops.items():
+            op.go(self._speed(where, use))
 
-    def links(self, channel: Channel, device: int) -> tuple[Link, ...]:
-        """What a transfer crosses: its channel, and the fabrics that the channel is in."""
-        fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
-        return (self._own(channel, device), *(("fabric", f.name, self.hardware.instance(f.scope, device)) for f in fabrics))
+    def _rates_of(self, crossings: tuple[int, ...]) -> Rates:
+        counts, listed = Counter(crossings), list(self.crossings)
+        classes = [(count, listed[place].most, listed[place].links) for place, count in counts.items()]
+        return Rates(counts, max_min_rates(classes, self._carried({link for _, _, links in classes for link in links})))
 
-    def links_of_collectives(self, device: int) -> tuple[Link, ...]:
-        """What a collective crosses, as often as its bytes do (rule 19)."""
-        crossed = crossed_fabrics(self.hardware)
-        return tuple([("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)])
-
-    def _own(self, channel: Channel, device: int) -> Link:
-        return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)
-
-    def _carried(self) -> Mapping[Link, Fraction]:
+    def _carried(self, active: Set[Link]) -> Mapping[Link, Fraction]:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
-        active = {link for flow in self.flows for link in flow.links}
         carried = {link: Fraction(self.capacity[link[:2]]) for link in active}
         for own, other, bandwidth in self.beside:
             if own in active and other in active:
                 carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _speed(self, op: RunningOp) -> Fraction:
+    def _speed(self, where: Where, use: MemoryUse) -> Rate:
         """How fast an op goes while copies take what they take of the memory that it uses."""
-        where = op.tier, op.device
-        if where not in self.taken:
-            self.taken[where] = sum([self._taken_by(flow, *where) for flow in self.flows if flow.channel is not None], STILL)
-        key = op.use, self.taken[where]
-        if key not in self.speeds:
-            factor = op.use.slowdown(self.taken[where])
-            self.speeds[key] = STILL if factor is None else 1 / factor
-        return self.speeds[key]
+        speeds, rates = self.rates.speeds, self.rates
+        if where not in speeds:
+            listed = list(self.crossings)
+            taken = sum([n * self._taken_by(listed[place], rates.exact[place], *where) for place, n in rates.counts.items()], Fraction(0))
+            speeds[where] = self.speeds.setdefault(taken, Speeds(taken))
+        return speeds[where][use]
 
-    def _taken_by(self, flow: Flow, tier: str, device: int) -> Fraction:
+    def _taken_by(self, crossing: Crossing, rate: Fraction, tier: str, device: int) -> Fraction:
         """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
-        hardware, channel = self.hardware, flow.channel
-        assert channel is not None
-        if tier == hardware.device_tier and flow.device == device and channel.name in self.held:
+        hardware, channel = self.hardware, crossing.channel
+        if channel is None:
+            return Fraction(0)
+        if tier == hardware.device_tier and crossing.device == device and channel.name in self.held:
             return Fraction(HELD_BYTES_PER_S)  # the device's own processor copies (rule 22)
         scope = hardware.tier_scope(tier)
-        near = hardware.instance(scope, flow.device) == hardware.instance(scope, device)
-        return flow.rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)
+        near = hardware.instance(scope, crossing.device) == hardware.instance(scope, device)
+        return rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)
+
+    # -- what flows cross --------------------------------------------------------------------------------------------
+
+    def place_of(self, channel: Channel, device: int, most: Fraction | None) -> int:
+        """What transfers cross: their channel, and the fabrics that the channel is in."""
+        fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
+        links = self._own(channel, device), *[("fabric", f.name, self.hardware.instance(f.scope, device)) for f in fabrics]
+        return self.crossings.setdefault(Crossing(links, most, channel, device), len(self.crossings))
+
+    def place_of_collectives(self, device: int, most: Fraction) -> int:
+        """What collectives cross: each fabric as often as it carries their bytes (rule 19)."""
+        crossed = crossed_fabrics(self.hardware)
+        links = tuple([("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)])
+        return self.crossings.setdefault(Crossing(links, most, None, device), len(self.crossings))
+
+    def _own(self, channel: Channel, device: int) -> Link:
+        return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)

@@ -11,19 +11,18 @@ from itertools import count
 import simpy
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import CacheOp, Plan
+from hosim.cache_plan import AT_START, CacheOp
 from hosim.costmodel import copy_uses, op_durations
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.hops import resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
-from hosim.engine.ledger import Ledger
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.reference.cache_op_queues import Piece, Transfers
-from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, RunningOp, Steps
+from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
-from hosim.engine.reference.streams import NOT_YET, OpStream, Rules
+from hosim.engine.reference.streams import NOT_YET, OpStream, Program, Rules
 from hosim.engine.result_figures import Outcome
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -86,75 +85,68 @@ class SimulatedDevice:
     def __init__(
         self,
         shared: Shared,
-        plan: Plan,
+        program: Program,
         position: int,
-        ledgers: tuple[Mapping[str, Ledger], Mapping[str, Ledger]],
+        storage: Storage,
         arena: Arena | None,
         recorder: TimelineRecorder | None,
         exchanges: Mapping[int, StageExchange] | None,
     ) -> None:
-        self.shared, self.plan, self.graph, self.position = shared, plan, plan.graph, position
-        self.env, self.arena, self.recorder, self.exchanges = shared.env, arena, recorder, exchanges or {}
-        hardware, jitter = shared.hardware, shared.jitter
-        self.storage = Storage(self.env, self.graph, hardware, *ledgers, arena, recorder, shared.wake_all)
+        plan, graph, hardware, jitter = program.plan, program.graph, shared.hardware, shared.jitter
+        self.shared, self.program, self.plan, self.graph, self.position = shared, program, plan, graph, position
+        self.env, self.wake, self.storage = shared.env, shared.wake, storage
+        self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
-        self.transfers = Transfers(self.env, shared.machine, self.storage, shared.fluid, position, shared.order, shared.wake, factor)
-        self.rules = Rules(plan, hardware, self.storage, self.transfers)
+        self.transfers = Transfers(self.env, shared.machine, storage, shared.fluid, position, shared.order, shared.wake, factor)
+        self.lanes = tuple(self.transfers.lanes.values())
+        self.rules = Rules(program, storage, self.transfers)
         self.streams = self.rules.streams
         for stream in self.streams:
             self.env.process(self._run(stream))
-        self.main = next((s for s in self.streams if s.name == self.graph.main_stream), None)
-        self.durations: Sequence[int] = self.graph.derived_on(hardware, op_durations)
-        self.uses = copy_uses(self.graph, hardware, self.durations, shared.competes)
-        self.meets = meeting_ranks(self.graph) if hardware.devices > 1 and exchanges is None else {}
-        self.sent = sent_bytes(self.graph, hardware)
+        self.main = next((s for s in self.streams if s.name == graph.main_stream), None)
+        self.durations: Sequence[int] = graph.derived_on(hardware, op_durations)
+        self.uses = copy_uses(graph, hardware, self.durations, shared.competes)
+        self.meets = meeting_ranks(graph) if hardware.devices > 1 and exchanges is None else {}
+        self.sent = sent_bytes(graph, hardware)
         if jitter is not None:
             self.durations = jittered(plan, self.durations, jitter, position, self.meets)
-        self.finished: list[tuple[OpStream, int]] = []
-        self.after: dict[int, list[int]] = {}
-        for k, cache_op in enumerate(plan.cache_ops):
-            resolve_hop(cache_op.op, cache_op.source, cache_op.destination, hardware, f"cache_ops[{k}]")
-            self.after.setdefault(cache_op.after, []).append(k)
+        self.dying: list[int] = []
+        self.due = list(program.after.get(AT_START, ()))
         self.policy = plan.runtime() if plan.runtime is not None else None
         self.inspected = getattr(self.policy, "inspected", None)
         self.decided = False
         self.issued: Counter[str] = Counter()
         for t, where in plan.residency(hardware.device_tier).items():
             for tier in where:
-                self.storage.hold(t, tier, VALID)
-                self.storage.note_pinned(tier)
+                storage.rooms[tier].hold(t, VALID)
+                storage.rooms[tier].note_pinned()
 
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
-        return all([arena.take(t) for arena in self.storage.arenas.values() for t in self.residents()])
+        return self.arena is None or all([self.arena.take(t) for t in self.residents()])
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
-    def end(self) -> list[int]:
-        """What has ended at this instant takes effect, and chunks go on: the ops."""
-        finished, self.finished, now = self.finished, [], self.env.now
-        if self.transfers.arrivals and self.transfers.arrivals[0].end_ns < now:
-            self.transfers.arrivals.clear()
-        touched = []
-        for stream, i in finished:
-            stream.end(now)
-            dead = self.rules.end(i)
-            self.transfers.dead.update(dead)
-            touched += dead
-        if self.transfers.passed:
-            touched += self.transfers.end()
+    def end(self) -> None:
+        """What has ended at this instant takes effect on tensors: detaches, releases; and chunks go on."""
+        touched, self.dying, transfers = self.dying, [], self.transfers
+        if transfers.arrivals and transfers.arrivals[0].end_ns < self.env.now:
+            transfers.arrivals.clear()
+        transfers.dead.update(touched)
+        if transfers.passed:
+            touched += transfers.end()
         for t in touched:
-            if t in self.transfers.pending:
-                self.transfers.detach_due(t, self.rules.detach)
-            if t in self.transfers.dead:
-                self.rules.bury(t)
-        if self.transfers.crossed:
-            self.transfers.go_on()
-        return [i for _, i in finished]
+            if t in transfers.pending:
+                transfers.detach_due(t, self.rules.detach)
+            if t in transfers.dead and t not in transfers.pending:
+                self.storage.release(t)
+        if transfers.crossed:
+            transfers.go_on()
 
-    def issue_after(self, ops: Sequence[int]) -> None:
-        """Issue the cache ops that name these, in the plan's order."""
-        for k in sorted([k for i in ops for k in self.after.get(i, ())]):
+    def issue(self) -> None:
+        """Issue the cache ops that name an op that has ended at this instant, in the plan's order."""
+        due, self.due = self.due, []
+        for k in sorted(due):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
 
     def start_ops(self) -> None:
@@ -167,7 +159,7 @@ class SimulatedDevice:
                 return
 
     def _start(self, stream: OpStream) -> None:
-        i, now, rules = stream.head, self.env.now, self.rules
+        i, rules, now = stream.head, self.rules, self.env.now
         if i is None or (self.policy is not None and not self._inspect(stream, i)):
             return
         if stream.dependency_met < 0:
@@ -185,7 +177,7 @@ class SimulatedDevice:
         if rules.begin(i):
             if now > stream.free_since:
                 self._divide(stream, i)
-            stream.running = True
+            stream.running, stream.head = i, None
             self.env.going += 1
             if self.recorder is not None:
                 self.recorder.op(i, now, self.durations[i])
@@ -205,7 +197,7 @@ class SimulatedDevice:
             blamed = stream.blamed if cause == "transfer" else None
             stream.stalls[cause] += at - begin
             if blamed is not None and stream is self.main:
-                self.transfers.lanes[blamed.channel.name].exposed_ns += at - begin
+                blamed.lane.exposed_ns += at - begin
             if self.recorder is not None:
                 self.recorder.stall(i, cause, begin, at, blamed)
             begin = at
@@ -214,50 +206,51 @@ class SimulatedDevice:
 
     def _run(self, stream: OpStream) -> Steps:
         """The process of a stream: one op after the other, as the settling step starts them."""
-        env, recorder = self.env, self.recorder
+        env, after = self.env, self.program.after
         while True:
             i = yield stream.begins
             stream.begins = env.event()
-            start, takes, meeting = env.now, self.durations[i], None
-            if i in self.exchanges or i in self.meets:
-                meeting = self._meeting(i)
+            start = begun = env.now
+            alone = takes = self.durations[i]
+            meeting = self._meeting(i) if i in self.meets or i in self.exchanges else None
+            if meeting is not None:
                 takes = yield from meeting.come(takes)
-            begun = env.now
-            if recorder is not None:
-                recorder.op_ended(i, begun + takes)
-            if i in self.sent or i in self.uses:
+                begun = env.now
+                if self.recorder is not None:
+                    self.recorder.op_ended(i, begun + takes)
+            if i in self.uses or i in self.sent:
                 yield from self._work(i, takes)
             elif takes:
                 yield env.timeout(takes)
             if meeting is not None and i in self.exchanges:
                 yield from meeting.leave()
-            if recorder is not None:
-                recorder.op_ended(i, env.now)
-            stream.busy_ns += env.now - start
+            now = env.now
+            if self.recorder is not None:
+                self.recorder.op_ended(i, now)
+            stream.busy_ns += now - start
             stream.peers_ns += begun - start
-            stream.slowed_ns += env.now - begun - self.durations[i]
-            self.finished.append((stream, i))
+            stream.slowed_ns += now - begun - alone
+            stream.free(now)
+            self.dying += self.rules.end(i)
+            if i in after:
+                self.due += after[i]
             env.going -= 1
-            self.shared.wake(self.position)
+            self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
         """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
-        fluid, use = self.shared.fluid, None if i in self.exchanges else self.uses.get(i)
+        fluid = self.shared.fluid
         if i in self.sent and takes:
-            links = fluid.links_of_collectives(self.position)
             rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
-            yield from fluid.flow(Flow(self.env, rate * takes, self.position, links, Fraction(rate), None))
-            return
+            return fluid.flow(rate * takes, fluid.place_of_collectives(self.position, Fraction(rate)))
+        use = None if i in self.exchanges else self.uses.get(i)
         launch = takes if use is None else min(takes, use.launch_ns)
-        if launch:
-            yield self.env.timeout(launch)
-        if use is not None and takes > launch:
-            yield from fluid.compute(RunningOp(self.env, takes - launch, self.position, self.rules.where[i], use))
+        return fluid.compute(launch, takes - launch, (self.program.where[i], self.position), use)
 
     @property
     def waits_for_room(self) -> bool:
         """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
-        return any([stream.residency_met >= 0 and not stream.running for stream in self.streams])
+        return any([stream.residency_met >= 0 and stream.running is None for stream in self.streams])
 
     def _meeting(self, i: int) -> Meeting:
         """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
@@ -285,7 +278,7 @@ class SimulatedDevice:
     def _inspection(self, ns: int) -> Steps:
         yield self.env.timeout(ns)
         self.env.going -= 1
-        self.shared.wake(self.position)
+        self.wake(self.position)
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
         """Issue what the policy has decided on; whether there is something."""
@@ -323,29 +316,29 @@ class SimulatedDevice:
     @property
     def capacity_bytes(self) -> int:
         """Capacity of the device tier under the budget."""
-        return self.storage.own[self.shared.hardware.device_tier].capacity
+        return self.storage.device.ledgers[0].capacity
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the device tier that nothing holds now."""
-        return self.capacity_bytes - self.storage.own[self.shared.hardware.device_tier].held
+        return self.capacity_bytes - self.storage.device.ledgers[0].held
 
     def residents(self) -> list[int]:
         """Tensors that hold bytes in the device tier now, ascending."""
-        return [t for t, where in enumerate(self.storage.copies) if self.shared.hardware.device_tier in where]
+        return sorted(self.storage.device.copies)
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now."""
-        return self.shared.hardware.device_tier in self.storage.copies[tensor]
+        return tensor in self.storage.device.copies
 
     def is_busy(self, tensor: int) -> bool:
         """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
-        return bool(self.transfers.pending.get(tensor)) or any([tensor in self.rules.uses[i] for i in self.rules.running()])
+        return tensor in self.transfers.pending or any([tensor in self.rules.uses[i] for i in self.rules.running()])
 
     def tiers_of(self, tensor: int) -> list[str]:
         """Tiers other than the device tier that hold a valid copy."""
-        device, copies = self.shared.hardware.device_tier, self.storage.copies[tensor]
-        return [tier for tier in self.storage.own if tier != device and copies.get(tier) == VALID]
+        device = self.storage.device
+        return [tier for tier, room in self.storage.rooms.items() if room is not device and room.copies.get(tensor) == VALID]
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
@@ -356,7 +349,7 @@ class SimulatedDevice:
 
     def report(self) -> str | None:
         """The out-of-memory report, if something has not ended; else rule 2 is checked."""
-        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.transfers.lanes.values()]):
+        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.lanes]):
             return self._culprit()
         self.rules.check_end()
         return self.arena.failure() if self.arena is not None else None
@@ -366,37 +359,35 @@ class SimulatedDevice:
         blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
         for stream, i in blocked:
             if stream.residency_met >= 0:
-                return oom_reports.of_op(self.storage.full(self.rules.where[i]), i)
-        heads = sorted([lane.queue[0] for lane in self.transfers.lanes.values() if lane.queue], key=lambda x: x.order)
+                return oom_reports.of_op(self.rules.where[i].full(), i)
+        heads = sorted([lane.queue[0] for lane in self.lanes if lane.queue], key=lambda x: x.order)
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
-            if x.hop or (turn and self.storage.copies[x.tensor].get(x.channel.source) == VALID):
+            if x.hop or (turn and x.lane.source.copies.get(x.tensor) == VALID):
                 return self._no_room_for(x)
         for stream, i in blocked:
             if stream.dependency_met >= 0:
                 there = self.rules.where[i]
-                missing = [t for t in self.rules.reads[i] if self.storage.copies[t].get(there) != VALID]
-                return oom_reports.in_vain(self.graph, i, missing, there)
+                missing = [t for t in self.rules.reads[i] if there.copies.get(t) != VALID]
+                return oom_reports.in_vain(self.graph, i, missing, there.tier.name)
         for i in self.rules.running():
             return oom_reports.for_others(self.graph, i)
         return self._no_room_for(heads[0])
 
     def _no_room_for(self, x: Piece) -> str:
         wanted = self.graph.tensors[x.tensor].size_bytes if x.arrives else x.size
-        full = self.storage.full(x.channel.destination)
-        return oom_reports.of_transfer(full, x.move.cache_op.op, x.tensor, x.channel.source, wanted)
+        return oom_reports.of_transfer(x.lane.destination.full(), x.move.cache_op.op, x.tensor, x.channel.source, wanted)
 
     def outcome(self, error: str | None) -> Outcome:
         """What it has done."""
-        lanes = self.transfers.lanes.values()
         return Outcome(
             error=error,
             makespan_ns=self.makespan_ns,
             streams={stream.name: stream.figures(self.makespan_ns) for stream in self.streams},
             slowed_ns=sum([stream.slowed_ns for stream in self.streams]),
             waited_ns=sum([stream.peers_ns for stream in self.streams]),
-            ledgers=list(self.storage.own.values()),
-            channels=[(lane, lane.exposed_ns) for lane in lanes],
+            ledgers=[room.ledgers[0] for room in self.storage.everywhere],
+            channels=[(lane, lane.exposed_ns) for lane in self.lanes],
             decided=self.issued,
             timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
             arena=self.arena,

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import AT_START, Plan
+from hosim.cache_plan import Plan
 from hosim.costmodel import copies_compete, with_memories
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine import oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.ledger import Ledger
 from hosim.engine.recorder import TimelineRecorder
-from hosim.engine.reference.fluid import Flow, Fluid, Nanoseconds, Steps
+from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.simulated_device import Shared, SimulatedDevice
+from hosim.engine.reference.storage import Storage, TierRoom
+from hosim.engine.reference.streams import Program
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
@@ -53,7 +55,7 @@ class Simulation:
         compete: bool | None = None,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
     ) -> None:
-        self.env = Nanoseconds(self._settle)
+        self.env = Nanoseconds()
         self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
         self.plans = [plan] * hardware.devices if isinstance(plan, Plan) else plan
         for each in self.plans[:1] if tied is None else self.plans:
@@ -63,32 +65,33 @@ class Simulation:
         self.machine = with_memories(hardware) if competes else hardware
         self.fluid = Fluid(self.env, self.machine)
         self.touched: set[int] = set()
-        self.over = self.env.event()
         whole = hardware.device.capacity_bytes
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
-        shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake, self.wake_all)
-        self.devices = [self._device(shared, d, record, placing) for d in range(len(self.plans))]
+        self.shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake, self.wake_all)
+        programs = {id(each): Program(each, hardware) for each in self.plans}
+        self.devices = [self._device(programs[id(each)], d, record, placing) for d, each in enumerate(self.plans)]
 
-    def _device(self, shared: Shared, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
-        """A device with its ledgers: its own, and those of all devices that share a tier with it (rule 11)."""
-        hardware, graph, budget = self.hardware, self.plans[position].graph, self.budgets[position]
-        own = {tier.name: Ledger(tier.capacity_bytes) for tier in hardware.tiers}
-        own[hardware.device_tier].capacity = min(hardware.device.capacity_bytes, budget)
-        pools = {}
-        for tier in hardware.tiers:
-            scope = hardware.tier_scope(tier.name)
-            if hardware.sharers(scope) > 1:
-                key = tier.name, hardware.instance(scope, position)
-                pools[tier.name] = self.pools.setdefault(key, Ledger(tier.capacity_bytes))
+    def _device(self, program: Program, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
+        """A device with its tiers, each with its ledger and that of all devices that share the tier with it (rule 11)."""
+        hardware, graph, budget = self.hardware, program.graph, min(self.hardware.device.capacity_bytes, self.budgets[position])
         allocator, reserve = placing
         places = {name: k for k, name in enumerate(graph.streams)}
         stream_of = [places[op.stream] for op in graph.ops]
-        arena = make_arena(allocator, graph, stream_of, min(hardware.device.capacity_bytes, budget if reserve is None else reserve))
+        most = budget if reserve is None else min(hardware.device.capacity_bytes, reserve)
+        arena = make_arena(allocator, graph, stream_of, most)
         recorder = TimelineRecorder(graph, hardware) if record else None
+        rooms = {}
+        for at, tier in enumerate(hardware.tiers):
+            own = tier.name == hardware.device_tier
+            scope, ledgers = hardware.tier_scope(tier.name), [Ledger(budget if own else tier.capacity_bytes)]
+            if hardware.sharers(scope) > 1:
+                key = tier.name, hardware.instance(scope, position)
+                ledgers.append(self.pools.setdefault(key, Ledger(tier.capacity_bytes)))
+            rooms[tier.name] = TierRoom(self.env, graph, hardware, at, ledgers, arena if own else None, recorder, self.wake_all)
         exchanges = None if self.tied is None else self.tied[position]
-        return SimulatedDevice(shared, self.plans[position], position, (own, pools), arena, recorder, exchanges)
+        return SimulatedDevice(self.shared, program, position, Storage(rooms, hardware.device_tier), arena, recorder, exchanges)
 
     # -- the order within an instant (rule 0) --------------------------------------------------------------------
 
@@ -103,38 +106,39 @@ class Simulation:
         self.env.stirred = True
 
     def _settle(self) -> None:
-        """Nothing else happens at this instant: settle it, until something that begins has to happen first. Rates are set last."""
-        env = self.env
-        while env.stirred and env.peek() > env.now:
-            if self.touched:
-                self._round()
-            else:
-                self.fluid.settle()
-            env.stirred = bool(self.touched) or self.fluid.unsettled
-        if not env.going and not env.stirred and not self.over.triggered:
-            self.over.succeed()
+        """A step of settling an instant: a round, and when nothing is touched any more, rates."""
+        if self.touched:
+            self._round()
+        else:
+            self.fluid.settle()
+        self.env.stirred = bool(self.touched) or self.fluid.others
 
     def _round(self) -> None:
         """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then, policies make room."""
-        touched = self._touched()
-        for device, ops in [(device, device.end()) for device in touched]:
-            if ops:
-                device.issue_after(ops)
-        looked_at = touched if len(touched) == len(self.touched) else self._touched()
+        looked_at = self._touched()
+        for device in looked_at:
+            device.end()
+        for device in looked_at:
+            if device.due:
+                device.issue()
+        if len(looked_at) < len(self.touched):  # there is room again for others
+            looked_at = self._touched()
         self.touched.clear()
         for device in looked_at:
             device.start_ops()
         if self.touched:  # there is room again for the transfers of others
             looked_at = [device for device in self.devices if device in looked_at or device.position in self.touched]
         self._start_transfers(looked_at)
-        self.touched.update([device.position for device in looked_at if device.policy is not None and device.make_room()])
+        for device in looked_at:
+            if device.policy is not None and device.make_room():
+                self.touched.add(device.position)
 
     def _touched(self) -> list[SimulatedDevice]:
         return [self.devices[d] for d in sorted(self.touched)]
 
     def _start_transfers(self, devices: Sequence[SimulatedDevice]) -> None:
         """In order of issue, whosever they are; one that cannot start holds back those behind it on its channel only (rule 4)."""
-        waiting = [(device, lane) for device in devices for lane in device.transfers.waiting()]
+        waiting = [(device, lane) for device in devices for lane in device.lanes if lane.queue and lane.running < lane.engines]
         while waiting:
             device, lane = first = min(waiting, key=lambda pair: pair[1].queue[0].order)
             begun = device.transfers.begin(lane)
@@ -152,11 +156,8 @@ class Simulation:
         """
         found = self._initial_error()
         if found is None:
-            for device in self.devices:
-                device.issue_after((AT_START,))
             self.wake_all()
-            self.env.timeout(0)  # the first instant has an event at least
-            self.env.run(until=self.over)
+            self.env.run_settling(self._settle)
             return self._result([device.report() for device in self.devices])
         whose, error = found
         return self._result([error if self.tied is None or d == whose else oom_reports.FOR_OTHERS for d in range(len(self.devices))])
@@ -165,18 +166,16 @@ class Simulation:
         """The steps of a process that copies so many bytes over a channel, beside the plan's transfers: a noisy neighbour."""
         spec = next(c for c in self.machine.channels if c.name == channel)
         yield self.env.timeout(spec.latency_ns)
-        flow = Flow(self.env, size_bytes * NS_PER_S, device, self.fluid.links(spec, device), None, spec)
-        flow.beside = True
-        yield from self.fluid.flow(flow)
+        yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.place_of(spec, device, None))
 
     def _initial_error(self) -> tuple[int, str] | None:
         """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
         for device in self.devices:
-            for tier in device.storage.own:
-                if not device.storage.fits(tier, 0):
-                    return device.position, oom_reports.initial(device.storage.full(tier))
+            for room in device.storage.everywhere:
+                if not room.fits(0):
+                    return device.position, oom_reports.initial(room.full())
         placed = [device.place_residents() for device in self.devices]
-        return None if all(placed) else (0, oom_reports.unplaced(self.devices[0].storage.full(self.hardware.device_tier)))
+        return None if all(placed) else (0, oom_reports.unplaced(self.devices[0].storage.device.full()))
 
     def _result(self, errors: Sequence[str | None]) -> Result:
         """The figures of a result (docs/formats.md): one device's, or those of several with each of them (rule 11)."""
@@ -191,5 +190,5 @@ class Simulation:
         instances = []
         for tier in hardware.tiers:
             shared = [pool for (name, _), pool in self.pools.items() if name == tier.name]
-            instances.append(shared or [device.storage.own[tier.name] for device in self.devices])
+            instances.append(shared or [device.storage.rooms[tier.name].ledgers[0] for device in self.devices])
         return result_figures.together(results, instances, hardware, False, "device" if self.tied is None else "stage")

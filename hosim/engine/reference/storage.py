@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from hosim.costmodel.transfers import pin_ns
@@ -18,149 +17,173 @@ from hosim.result import WORKSPACE
 VALID, WRITING = "valid", "writing"
 
 
-class Storage:
-    """The state of each tensor's copies, by tier. ``own`` is what this device holds, ``pools`` what all hold that share a tier (rule 11).
+def amounts(graph: Graph) -> list[tuple[int, int]]:
+    """The bytes of each tensor, and the same as a composition."""
+    return [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in graph.tensors]
 
+
+class TierRoom:
+    """One tier as a device finds it. ``copies`` are the states of its tensors' copies there.
+
+    ``ledgers`` count what the device holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
+
+    __slots__ = (
+        "amounts",
+        "arena",
+        "at",
+        "copies",
+        "env",
+        "freed",
+        "graph",
+        "ledgers",
+        "most_pinned",
+        "pinned",
+        "pins",
+        "recorder",
+        "tier",
+    )
 
     def __init__(
         self,
         env: Nanoseconds,
         graph: Graph,
         hardware: Hardware,
-        own: Mapping[str, Ledger],
-        pools: Mapping[str, Ledger],
+        at: int,
+        ledgers: Sequence[Ledger],
         arena: Arena | None,
         recorder: TimelineRecorder | None,
         freed: Callable[[], None],
     ) -> None:
-        self.env, self.graph, self.hardware, self.freed = env, graph, hardware, freed
-        self.tensors = graph.tensors
-        self.own, self.pools, self.recorder = own, pools, recorder
-        self.arenas = {} if arena is None else {hardware.device_tier: arena}  # what gives bytes of a tier their addresses (rule 17)
-        self.at = hardware.tier_index
-        self.amounts = [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in self.tensors]
-        self.workspaces = [(op.workspace_bytes, composition_of(WORKSPACE, op.workspace_bytes)) for op in graph.ops]
-        self.copies: list[dict[str, str]] = [{} for _ in self.tensors]
-        self.pins = {tier.name for tier in hardware.tiers if tier.pin_ns}
-        self.pinned: Counter[str] = Counter()
-        self.most_pinned: Counter[str] = Counter()
+        self.env, self.graph, self.at, self.ledgers = env, graph, at, ledgers
+        self.arena, self.recorder, self.freed = arena, recorder, freed
+        self.tier = hardware.tiers[at]
+        self.amounts = graph.derived(amounts)
+        self.copies: dict[int, str] = {}
+        kinds = {tensor.kind for tensor in graph.tensors} if self.tier.pin_ns else ()
+        self.pins = {kind: pin_ns(hardware, self.tier.name, kind) for kind in kinds}
+        self.pinned = self.most_pinned = 0
 
     # -- bytes ------------------------------------------------------------------------------------------------------
 
-    def fits(self, tier: str, size: int) -> bool:
-        """Whether so many bytes more find room in a tier."""
-        own, pool = self.own[tier], self.pools.get(tier)
-        return own.held + size <= own.capacity and (pool is None or pool.held + size <= pool.capacity)
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more find room."""
+        for ledger in self.ledgers:
+            if ledger.held + size > ledger.capacity:
+                return False
+        return True
 
-    def take(self, tier: str, size: int, composition: int) -> None:
-        """Hold bytes in a tier: of a tensor, of a chunk on its way, of a workspace."""
-        self.own[tier].allocate(size, composition, self.env.now)
-        if tier in self.pools:
-            self.pools[tier].allocate(size, composition, self.env.now)
+    def take(self, size: int, composition: int) -> None:
+        """Hold bytes: of a tensor, of a chunk on its way, of a workspace."""
+        for ledger in self.ledgers:
+            ledger.allocate(size, composition, self.env.now)
 
-    def free(self, tier: str, size: int, composition: int) -> None:
+    def free(self, size: int, composition: int) -> None:
         """Give them back."""
-        self.own[tier].release(size, composition)
-        if tier in self.pools:
-            self.pools[tier].release(size, composition)
+        for ledger in self.ledgers:
+            ledger.release(size, composition)
+        if len(self.ledgers) > 1:
             self.freed()
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
-    def hold(self, t: int, tier: str, state: str) -> None:
-        """A copy of a tensor in a tier, which holds its bytes."""
-        if tier not in self.copies[t]:
-            self.take(tier, *self.amounts[t])
-            if tier in self.pins:
-                self.pinned[tier] += self._pin_ns(t, tier) and self.tensors[t].size_bytes
+    def hold(self, t: int, state: str) -> None:
+        """A copy of a tensor, which holds its bytes."""
+        if t not in self.copies:
+            self.take(*self.amounts[t])
+            if self.pins:
+                self.pinned += self._pinned_bytes(t)
             if self.recorder is not None:
-                self.recorder.hold(t, self.at[tier], self.env.now)
-        self.copies[t][tier] = state
+                self.recorder.hold(t, self.at, self.env.now)
+        self.copies[t] = state
 
-    def bring(self, t: int, tier: str) -> int | None:
-        """A transfer brings a tensor into a tier: nanoseconds to pin it there (rule 14); ``None`` if there is no room."""
-        if tier in self.copies[t]:
+    def bring(self, t: int) -> int | None:
+        """A transfer brings a tensor here: nanoseconds to pin it (rule 14); ``None`` if there is no room."""
+        if t in self.copies:
             return 0
-        size, most, arena = self.tensors[t].size_bytes, self.most_pinned[tier], self.arenas.get(tier)
-        if not self.fits(tier, size) or (arena is not None and not arena.take(t)):
+        size, most = self.amounts[t][0], self.most_pinned
+        if not self.fits(size) or (self.arena is not None and not self.arena.take(t)):
             return None
-        self.hold(t, tier, WRITING)
-        if tier not in self.pins:
+        self.hold(t, WRITING)
+        if not self.pins:
             return 0
-        self.note_pinned(tier)
-        pooled = self.hardware.tiers[self.at[tier]].pin_pool and self.pinned[tier] <= most
-        return self._pin_ns(t, tier) if size and not pooled else 0
+        self.note_pinned()
+        pooled = self.tier.pin_pool and self.pinned <= most
+        return self.pins[self.graph.tensors[t].kind] if size and not pooled else 0
 
-    def note_pinned(self, tier: str) -> None:
+    def note_pinned(self) -> None:
         """What is pinned now has been pinned."""
-        self.most_pinned[tier] = max(self.most_pinned[tier], self.pinned[tier])
+        self.most_pinned = max(self.most_pinned, self.pinned)
 
-    def _pin_ns(self, t: int, tier: str) -> int:
-        return pin_ns(self.hardware, tier, self.tensors[t].kind)
+    def _pinned_bytes(self, t: int) -> int:
+        return self.amounts[t][0] if self.pins[self.graph.tensors[t].kind] else 0
 
-    def drop(self, t: int, tier: str) -> None:
-        """Release the copy in a tier."""
-        del self.copies[t][tier]
-        arena = self.arenas.get(tier)
-        self.free(tier, *self.amounts[t])
-        if tier in self.pins:
-            self.pinned[tier] -= self._pin_ns(t, tier) and self.tensors[t].size_bytes
-        if arena is not None:
-            arena.drop(t)
+    def drop(self, t: int) -> None:
+        """Release the copy."""
+        del self.copies[t]
+        self.free(*self.amounts[t])
+        if self.pins:
+            self.pinned -= self._pinned_bytes(t)
+        if self.arena is not None:
+            self.arena.drop(t)
         if self.recorder is not None:
-            self.recorder.release(t, self.at[tier], self.env.now)
-
-    def write(self, t: int, tier: str) -> None:
-        """An op writes a tensor in a tier: copies elsewhere are stale (rule 5), and pinned memory takes no time (rule 20)."""
-        for other in [other for other in self.copies[t] if other != tier]:
-            self.drop(t, other)
-            self.freed()
-        self.hold(t, tier, WRITING)
-        if tier in self.pins:
-            self.note_pinned(tier)
+            self.recorder.release(t, self.at, self.env.now)
 
     # -- what is no copy: chunks on their way (rule 7), workspaces --------------------------------------------------------
 
-    def stage(self, t: int, tier: str, size: int) -> bool:
-        """A chunk of a tensor comes into a tier on its way; false if there is no room."""
-        arena = self.arenas.get(tier)
-        if not self.fits(tier, size) or (arena is not None and not arena.stage(t, size)):
+    def stage(self, t: int, size: int) -> bool:
+        """A chunk of a tensor comes here on its way; false if there is no room."""
+        if not self.fits(size) or (self.arena is not None and not self.arena.stage(t, size)):
             return False
-        self.take(tier, size, composition_of(self.tensors[t].kind, size))
+        self.take(size, composition_of(self.graph.tensors[t].kind, size))
         if self.recorder is not None:
-            self.recorder.stage(t, self.at[tier], self.env.now, size)
+            self.recorder.stage(t, self.at, self.env.now, size)
         return True
 
-    def unstage(self, t: int, tier: str, size: int, since: int) -> None:
-        """It leaves the tier."""
-        arena = self.arenas.get(tier)
-        self.free(tier, size, composition_of(self.tensors[t].kind, size))
-        if arena is not None:
-            arena.unstage(t, size)
+    def unstage(self, t: int, size: int, since: int) -> None:
+        """It goes on."""
+        self.free(size, composition_of(self.graph.tensors[t].kind, size))
+        if self.arena is not None:
+            self.arena.unstage(t, size)
         if self.recorder is not None:
-            self.recorder.staged(t, self.at[tier], since, self.env.now, size)
+            self.recorder.staged(t, self.at, since, self.env.now, size)
 
-    def begin_op(self, i: int, tier: str, made: Sequence[int]) -> bool:
+    def begin_op(self, i: int, made: Sequence[int]) -> bool:
         """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
-        arena = self.arenas.get(tier)
-        if not self.fits(tier, self.workspaces[i][0] + sum([self.amounts[t][0] for t in made])):
+        size = workspace = self.graph.ops[i].workspace_bytes
+        for t in made:
+            size += self.amounts[t][0]
+        if not self.fits(size) or (self.arena is not None and not self.arena.begin_op(i, made)):
             return False
-        if arena is not None and not arena.begin_op(i, made):
-            return False
-        self.take(tier, *self.workspaces[i])
+        if workspace:
+            self.take(workspace, composition_of(WORKSPACE, workspace))
         return True
 
-    def end_op(self, i: int, tier: str) -> None:
+    def end_op(self, i: int) -> None:
         """Release the workspace."""
-        arena = self.arenas.get(tier)
-        self.free(tier, *self.workspaces[i])
-        if arena is not None:
-            arena.end_op(i)
+        workspace = self.graph.ops[i].workspace_bytes
+        if workspace:
+            self.free(workspace, composition_of(WORKSPACE, workspace))
+        if self.arena is not None:
+            self.arena.end_op(i)
 
-    def full(self, tier: str) -> FullTier:
-        """What an out-of-memory report says of a tier."""
-        own, held = self.own[tier], [t for t, where in enumerate(self.copies) if tier in where]
-        shared = self.pools.get(tier)
-        return FullTier(self.graph, tier, self.env.now, shared or own, own if shared else None, held, self.arenas.get(tier))
+    def full(self) -> FullTier:
+        """What an out-of-memory report says of the tier."""
+        own = self.ledgers[0] if len(self.ledgers) > 1 else None
+        return FullTier(self.graph, self.tier.name, self.env.now, self.ledgers[-1], own, sorted(self.copies), self.arena)
+
+
+class Storage:
+    """All tiers as one device finds them, by name; ``everywhere`` are the same without names."""
+
+    def __init__(self, rooms: Mapping[str, TierRoom], device_tier: str) -> None:
+        self.rooms = rooms
+        self.everywhere = tuple(rooms.values())
+        self.device = rooms[device_tier]
+
+    def release(self, t: int) -> None:
+        """Drop all copies of a tensor (rule 1)."""
+        for room in self.everywhere:
+            if t in room.copies:
+                room.drop(t)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import simpy
 
-from hosim.cache_plan import PREFETCH, Plan
+from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.engine import broken_rules
+from hosim.engine.compiled_plan import resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
-from hosim.engine.reference.storage import VALID, Storage
+from hosim.engine.reference.storage import VALID, WRITING, Storage
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -18,59 +19,29 @@ from hosim.result import STALL_CAUSES, StreamFigures
 NOT_YET = -1
 
 
-@dataclass(eq=False)
-class OpStream:
-    """The ops of one stream, and since when the next one has what rule 8 divides its wait by. ``begins``: its next op does."""
+class Program:
+    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), and its tensors.
 
-    name: str
-    ops: Sequence[int]
-    begins: simpy.Event
-    next: int = 0
-    running: bool = False
-    free_since: int = 0
-    inspected_at: int = NOT_YET
-    dependency_met: int = NOT_YET
-    residency_met: int = NOT_YET
-    blamed: Piece | None = None
-    busy_ns: int = 0
-    slowed_ns: int = 0
-    peers_ns: int = 0
-    stalls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STALL_CAUSES, 0))
+    ``after`` are the cache ops that its end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of
+    these the one that brings what it reads, by tensor and op.
+    """
 
-    @property
-    def head(self) -> int | None:
-        """The op that is to start next, if the stream is free for it."""
-        return None if self.running or self.next == len(self.ops) else self.ops[self.next]
-
-    def end(self, now: int) -> None:
-        """Its op has ended, and nothing is known yet of the next one."""
-        self.running, self.free_since, self.next = False, now, self.next + 1
-        self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
-
-    def figures(self, makespan_ns: int) -> StreamFigures:
-        """How its time is divided."""
-        return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
-
-
-class Rules:
-    """What the rules say of the ops of one device. ``awaited`` are the cache ops that have to have ended before each op starts (rule 1)."""
-
-    def __init__(self, plan: Plan, hardware: Hardware, storage: Storage, transfers: Transfers) -> None:
-        self.plan, self.graph, self.hardware = plan, plan.graph, hardware
-        self.storage, self.transfers = storage, transfers
+    def __init__(self, plan: Plan, hardware: Hardware) -> None:
+        self.plan, self.graph = plan, plan.graph
         ops = plan.graph.ops
-        self.where = [tier_of(op, hardware) for op in ops]  # what each reads and writes (rule 20)
+        self.where = [tier_of(op, hardware) for op in ops]
         self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
-        self.ended: set[int] = set()
-        queues = {name: [i for i, op in enumerate(ops) if op.stream == name] for name in plan.graph.streams}
-        self.streams = [OpStream(name, queue, storage.env.event()) for name, queue in queues.items()]
-        self.users_left = [len(users) for users in plan.graph.users]
-        self.users_ended = [0] * len(plan.graph.tensors)
+        self.queues: dict[str, list[int]] = {name: [] for name in plan.graph.streams}
+        for i, op in enumerate(ops):
+            self.queues[op.stream].append(i)
+        self.after: dict[int, list[int]] = {}
         self.awaited: list[list[int]] = [[] for _ in ops]
         self.arriving: dict[tuple[int, int], int] = {}
         copies: dict[int, list[tuple[int, int]]] = {}
         for k, c in enumerate(plan.cache_ops):
-            if c.destination is not None:
+            resolve_hop(c.op, c.source, c.destination, hardware, f"cache_ops[{k}]")
+            self.after.setdefault(c.after, []).append(k)
+            if c.op != DETACH:
                 copies.setdefault(c.tensor, []).append((c.after, k))
         for t, listed in copies.items():
             self._await(t, sorted(listed))
@@ -95,70 +66,119 @@ class Rules:
                 self.awaited[i] += [k for _, k in copies[awaited:passed]]
                 awaited = passed
 
+
+@dataclass(eq=False, slots=True)
+class OpStream:
+    """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead`` of it. ``begins``: the head does.
+
+    Of the head it says since when it has what rule 8 divides its wait by.
+    """
+
+    name: str
+    ahead: Iterator[int]
+    begins: simpy.Event
+    head: int | None = None
+    running: int | None = None
+    free_since: int = 0
+    inspected_at: int = NOT_YET
+    dependency_met: int = NOT_YET
+    residency_met: int = NOT_YET
+    blamed: Piece | None = None
+    busy_ns: int = 0
+    slowed_ns: int = 0
+    peers_ns: int = 0
+    stalls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STALL_CAUSES, 0))
+
+    def free(self, now: int) -> None:
+        """It is free for its next op, of which nothing is known yet."""
+        self.running, self.head, self.free_since = None, next(self.ahead, None), now
+        self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
+
+    def figures(self, makespan_ns: int) -> StreamFigures:
+        """How its time is divided."""
+        return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
+
+
+class Rules:
+    """What the rules say of the ops of one device."""
+
+    def __init__(self, program: Program, storage: Storage, transfers: Transfers) -> None:
+        self.program, self.graph, self.storage, self.transfers = program, program.graph, storage, transfers
+        self.where = [storage.rooms[tier] for tier in program.where]
+        self.reads, self.writes, self.uses = program.reads, program.writes, program.uses
+        self.ended: set[int] = set()
+        env = storage.device.env
+        self.streams = [OpStream(name, iter(queue), env.event()) for name, queue in program.queues.items()]
+        for stream in self.streams:
+            stream.free(0)
+        self.users_left = [len(users) for users in program.graph.users]
+        self.users_ended = [0] * len(program.graph.tensors)
+
     # -- starts and ends (rule 1) ------------------------------------------------------------------------------------
 
     def is_resident(self, i: int) -> bool:
         """Whether an op waits for no transfer any more."""
-        done, copies, there = self.transfers.done, self.storage.copies, self.where[i]
-        return (
-            done.issuperset(self.awaited[i])
-            and all([copies[t].get(there) == VALID for t in self.reads[i]])
-            and not any([self.transfers.is_under_way(t) for t in self.writes[i] if t in self.transfers.pending])
-        )
+        transfers, copies = self.transfers, self.where[i].copies
+        if not transfers.done.issuperset(self.program.awaited[i]):
+            return False
+        for t in self.reads[i]:
+            if copies.get(t) != VALID:
+                return False
+        return not (transfers.pending and any([transfers.is_under_way(t) for t in self.writes[i]]))
 
     def begin(self, i: int) -> bool:
         """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
         there = self.where[i]
-        if not self.storage.begin_op(i, there, [t for t in self.graph.ops[i].outputs if there not in self.storage.copies[t]]):
+        if not there.begin_op(i, [t for t in self.graph.ops[i].outputs if t not in there.copies]):
             return False
         for t in self.writes[i]:
-            self.storage.write(t, there)
+            for other in self.storage.everywhere:
+                if other is not there and t in other.copies:  # stale (rule 5)
+                    other.drop(t)
+                    other.freed()
+            there.hold(t, WRITING)
+        there.note_pinned()  # which takes no time (rule 20)
         return True
 
     def end(self, i: int) -> list[int]:
         """An op ends: the tensors that nobody uses any more."""
-        there = self.where[i]
+        there, left, survives, dead = self.where[i], self.users_left, self.graph.survives, []
         self.ended.add(i)
-        self.storage.end_op(i, there)
+        there.end_op(i)
         for t in self.writes[i]:
-            self.storage.copies[t][there] = VALID
+            there.copies[t] = VALID
         for t in self.uses[i]:
-            self.users_left[t] -= 1
-        return [t for t in self.uses[i] if not self.users_left[t] and not self.graph.survives[t]]
-
-    def bury(self, t: int) -> None:
-        """A tensor whose last user has ended is released on all tiers, once its cache ops have taken effect."""
-        if not self.transfers.pending.get(t):
-            for tier in list(self.storage.copies[t]):
-                self.storage.drop(t, tier)
+            left[t] -= 1
+            if not left[t] and not survives[t]:
+                dead.append(t)
+        return dead
 
     def running(self) -> list[int]:
         """The ops that run."""
-        return [stream.ops[stream.next] for stream in self.streams if stream.running]
+        return [stream.running for stream in self.streams if stream.running is not None]
 
     # -- detaches (rule 5) -----------------------------------------------------------------------------------------
 
     def detach(self, move: Issued) -> None:
         """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
-        t, tier, now, graph = move.cache_op.tensor, move.cache_op.source, self.storage.env.now, self.graph
-        copies = self.storage.copies[t]
-        if tier not in copies:
+        room, t, graph = self.storage.rooms[move.cache_op.source], move.cache_op.tensor, self.graph
+        now = room.env.now
+        if t not in room.copies:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
             raise broken_rules.holds_nothing(graph, t, now)
-        using = next((i for i in self.running() if self.where[i] == tier and t in self.uses[i]), None)
+        using = next((i for i in self.running() if self.where[i] is room and t in self.uses[i]), None)
         if using is not None:
             raise broken_rules.in_use(graph, t, now, using)
         following = self._next_user(t)
         needed = graph.survives[t] if following is None else t in self.reads[following]
-        elsewhere = any([state == VALID for other, state in copies.items() if other != tier])
-        if needed and not elsewhere:
+        if needed and not any([other.copies.get(t) == VALID for other in self.storage.everywhere if other is not room]):
             raise broken_rules.last_copy(graph, t, now)
-        if following is not None and self.plan.runtime is None and self.where[following] == tier and needed:
-            coming = self.arriving.get((t, following))
+        if following is not None and self.program.plan.runtime is None and self.where[following] is room and needed:
+            coming = self.program.arriving.get((t, following))
             if coming is None or coming in self.transfers.done:
                 raise broken_rules.awaited(graph, t, now, following)
-        self.storage.drop(t, tier)
+        room.drop(t)
 
     def _next_user(self, t: int) -> int | None:
         """The first op in the graph's list that uses a tensor and has not ended."""
@@ -172,13 +192,13 @@ class Rules:
     def blamed(self, i: int) -> Piece | None:
         """Of the transfers that have arrived at this instant, the last one that an op waited for."""
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
-        found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.channel.destination == there)]
+        found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.lane.destination is there)]
         return max(found, key=lambda x: x.order, default=None)
 
     def check_end(self) -> None:
         """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
-        at, copies, starts = self.hardware.tier_index, self.storage.copies, self.plan.residency(self.hardware.device_tier)
-        restored = [(t, tier) for t, where in starts.items() if self.graph.survives[t] for tier in where]
-        missing = [(t, at[tier]) for t, tier in restored if copies[t].get(tier) != VALID]
+        rooms, starts = self.storage.rooms, self.program.plan.residency(self.storage.device.tier.name)
+        restored = [(t, rooms[tier]) for t, where in starts.items() if self.graph.survives[t] for tier in where]
+        missing = [(t, room.at) for t, room in restored if room.copies.get(t) != VALID]
         if missing:
-            raise broken_rules.not_restored(self.graph, missing, list(at))
+            raise broken_rules.not_restored(self.graph, missing, list(rooms))
