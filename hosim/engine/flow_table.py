@@ -27,6 +27,7 @@ class UncoveredError(Exception):
 
 
 TOO_LARGE = "figures beyond 128 bits"
+FOR_SOME = "room in a shared tier that some of several devices have only"
 
 
 def smooth(flows: int) -> int:

@@ -1,10 +1,10 @@
-"""What a cache op does: its tiers and channel, as positions on a machine."""
+"""What a plan says of tiers and channels, as positions on a machine."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hosim.cache_plan import DETACH
+from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel.transfers import route
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
@@ -44,3 +44,15 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
             return Hop(op, tiers[source], tiers[destination], SEVERAL)
         raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
     return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
+
+
+def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
+    """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError` if there is none of the name."""
+    at, found = hardware.tier_index, {}
+    for t, tiers in plan.residency(hardware.device_tier).items():
+        missing = [tier for tier in tiers if tier not in at]
+        if missing:
+            text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
+            raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
+        found[t] = tuple([at[tier] for tier in tiers])
+    return found

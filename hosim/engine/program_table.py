@@ -14,7 +14,7 @@ from hosim.analysis import HappensBefore
 from hosim.costmodel import MemoryUse
 from hosim.costmodel.transfers import NS_PER_S, crossed_fabrics, pin_ns
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
-from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
+from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW, NEVER, OUTPUT, RATES, READS, SPEED, VALID, WRITES
 from hosim.engine.transfer_rates import TransferRates
@@ -36,8 +36,6 @@ _NARROW = ["here", "ended", "released", "moving"]
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
 
-
-FOR_SOME = "room in a shared tier that some of several devices have only"
 
 VOLUME_BITS = 122
 """What the volume of a transfer may take, of 128 bits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hosim.analysis import bubbles, exchanges
@@ -87,16 +88,19 @@ def replay(
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
-    placing = allocator, reserve_bytes
+    placing, folded = (allocator, reserve_bytes), fold and jitter is None and _alike(hardware)
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
-            by_loop = _by_loop(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete, fold, engine == LOOP)
+            by_loop = _by_loop(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete, folded, engine == LOOP)
             if by_loop is not None:
                 return replace(by_loop, replay_s=time.perf_counter() - begin)
         from hosim.engine.reference import Simulation
 
-        run = Simulation(plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
-        result = run.run()
+        simulation = partial(Simulation, plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
+        try:
+            result = simulation(fold=folded).run()
+        except UncoveredError:
+            result = simulation().run()
     return replace(result, replay_s=time.perf_counter() - begin)
 
 
@@ -142,7 +146,7 @@ def _by_loop(
     wants_more: bool,
     jitter: Jitter | None,
     compete: bool | None,
-    fold: bool,
+    folded: bool,
     only: bool,
 ) -> Result | None:
     """The loop's result; ``None`` where it covers what is asked for not, or the plan does not end well: the reference says why.
@@ -154,7 +158,7 @@ def _by_loop(
     reason = None
     if wants_more:
         reason = "timelines and allocators"
-    elif hardware.devices > 1 and (jitter is not None or not fold or not _alike(hardware)):
+    elif hardware.devices > 1 and not folded:
         reason = "devices that do not do the same"
     else:
         budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes

@@ -21,12 +21,12 @@ from hosim.costmodel.transfers import (
 )
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
-from hosim.engine.flow_table import TOO_LARGE, UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, Hop, resolve_hop
+from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError
+from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
-from hosim.engine.program_table import CHANNEL_FIGURES, FOR_SOME, ProgramTable, TableMove
+from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
@@ -82,7 +82,8 @@ class _LoopReplay:
         self.table = ProgramTable(graph, self.machine, durations, uses, budget_bytes, room, True, sent, decisions)
         for t, mine in moves.items():
             self._plan_moves(t, mine)
-        self.table.reset(_initial(plan, hardware))
+        self._starts = initial_tiers(plan, hardware)
+        self.table.reset(self._starts)
         self.decisions = None if plan.runtime is None else Decisions(plan.runtime(), self.table, hardware, self._decided)
 
     def _plan_moves(self, t: int, mine: list[TableMove]) -> None:
@@ -147,8 +148,7 @@ class _LoopReplay:
     def _persists(self) -> bool:
         """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
-        starts = _initial(self.plan, self.hardware).items()
-        return all([here[r * len(tensors) + t] == VALID for t, tiers in starts if tensors[t].survives for r in tiers])
+        return all([here[r * len(tensors) + t] == VALID for t, tiers in self._starts.items() if tensors[t].survives for r in tiers])
 
     def outcome(self) -> result_figures.Outcome:
         """What the loop has counted."""
@@ -176,12 +176,6 @@ class _LoopReplay:
         slowed = sum(cells["slowed"][: cells["streams"]])
         made = {} if self.decisions is None else self.decisions.made
         return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
-
-
-def _initial(plan: Plan, hardware: Hardware) -> dict[int, list[int]]:
-    """The tiers in which tensors are at time 0, by position."""
-    index = hardware.tier_index
-    return {t: [index[tier] for tier in tiers] for t, tiers in plan.residency(hardware.device_tier).items()}
 
 
 def _volumes_sent(sent: Mapping[int, int], durations: Sequence[int], hardware: Hardware) -> dict[int, tuple[int, int]]:

@@ -9,8 +9,7 @@ import pytest
 
 from hosim import engine
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView, Plan
-from hosim.engine import Hop
-from hosim.engine.compiled_plan import SEVERAL, resolve_hop
+from hosim.engine import SEVERAL, Hop, resolve_hop
 from hosim.errors import PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier

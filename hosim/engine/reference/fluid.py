@@ -138,12 +138,14 @@ KEPT_RATES = 10_000
 class Fluid:
     """All of it: bytes times nanoseconds a second that flow, by what they cross, and nanoseconds of ops that copies slow down.
 
-    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what copies take of the memory that they use.
+    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what
+    copies take of the memory that they use. ``folded``: one device stands for all, and has its part of everything.
     """
 
-    def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:
+    def __init__(self, env: Nanoseconds, hardware: Hardware, folded: bool) -> None:
         self.env = env
         self.hardware = hardware
+        self.folded = folded
         self.flows: dict[Progress, int] = {}
         self.ops: dict[Progress, tuple[Where, MemoryUse]] = {}
         self.others = False
@@ -151,16 +153,20 @@ class Fluid:
         self.rates_of = lru_cache(KEPT_RATES)(self._rates_of)
         self.crossings: dict[Crossing, int] = {}
         self.speeds: dict[Fraction, Speeds] = {}
-        capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
-        self.capacity = capacity | {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
+        self.capacity = {("channel", c.name): self._part(c.bandwidth_bytes_per_s, hardware.channel_scope(c)) for c in hardware.channels}
+        self.capacity |= {("fabric", f.name): self._part(f.bandwidth_bytes_per_s, f.scope) for f in hardware.fabrics}
         named = {c.name: c for c in hardware.channels}
         self.beside = [
-            (self._own(c, d), self._own(named[other], d), Fraction(bandwidth))
+            (self._own(c, d), self._own(named[other], d), self._part(bandwidth, hardware.channel_scope(c)))
             for c in hardware.channels
             for other, bandwidth in c.beside
-            for d in range(hardware.devices)
+            for d in range(1 if folded else hardware.devices)
         ]
         self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
+
+    def _part(self, bandwidth: int, scope: str) -> Fraction:
+        """What the devices that are simulated have of a bandwidth."""
+        return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
     def flow(self, left: int, crossing: int) -> Steps:
         """The steps of a process that lets bytes, times nanoseconds a second, flow until none is left."""
@@ -202,7 +208,7 @@ class Fluid:
 
     def _carried(self, active: Set[Link]) -> Mapping[Link, Fraction]:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
-        carried = {link: Fraction(self.capacity[link[:2]]) for link in active}
+        carried = {link: self.capacity[link[:2]] for link in active}
         for own, other, bandwidth in self.beside:
             if own in active and other in active:
                 carried[own] = min(carried[own], bandwidth)
@@ -224,6 +230,8 @@ class Fluid:
             return Fraction(0)
         if tier == hardware.device_tier and crossing.device == device and channel.name in self.held:
             return Fraction(HELD_BYTES_PER_S)  # the device's own processor copies (rule 22)
+        if self.folded:
+            return rate if tier in (channel.source, channel.destination) else Fraction(0)  # each has its part, and copies the same
         scope = hardware.tier_scope(tier)
         near = hardware.instance(scope, crossing.device) == hardware.instance(scope, device)
         return rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)

@@ -260,7 +260,7 @@ class SimulatedDevice:
         else:
             devices, ranks = self.shared.hardware.devices, self.meets[i]
             first = first_of_group(ranks, self.position)
-            key, members = (i, first), min(ranks or devices, devices - first)
+            key, members = (i, first), 1 if self.shared.fluid.folded else min(ranks or devices, devices - first)
         return self.shared.meetings.setdefault(key, Meeting(self.env, members))
 
     # -- runtime policies (rule 16) ------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Simulation:
 
     ``compete``: whether copies share the bandwidth of memories (rule 13), by default as the rule says. ``record`` keeps the timeline,
     ``placing`` is the allocator and the bytes that it may reserve if not the budget's (rule 17), ``tied`` are the exchanges of stages.
+    ``fold``: one device stands for all, which do the same.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
@@ -54,16 +55,18 @@ class Simulation:
         jitter: Jitter | None = None,
         compete: bool | None = None,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
+        fold: bool = False,
     ) -> None:
         self.env = Nanoseconds()
         self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
-        self.plans = [plan] * hardware.devices if isinstance(plan, Plan) else plan
+        self.plans = [plan] * (1 if fold else hardware.devices) if isinstance(plan, Plan) else plan
+        self.folded = fold and hardware.devices > 1
         for each in self.plans[:1] if tied is None else self.plans:
             check_measured_on(each.workload, hardware)
             tiers_elsewhere(each.graph, hardware)
         competes = any([each.graph.derived(copies_compete) for each in self.plans]) if compete is None else compete
         self.machine = with_memories(hardware) if competes else hardware
-        self.fluid = Fluid(self.env, self.machine)
+        self.fluid = Fluid(self.env, self.machine, self.folded)
         self.touched: set[int] = set()
         whole = hardware.device.capacity_bytes
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
@@ -88,8 +91,11 @@ class Simulation:
             scope, ledgers = hardware.tier_scope(tier.name), [Ledger(budget if own else tier.capacity_bytes)]
             if hardware.sharers(scope) > 1:
                 key = tier.name, hardware.instance(scope, position)
-                ledgers.append(self.pools.setdefault(key, Ledger(tier.capacity_bytes)))
-            rooms[tier.name] = TierRoom(self.env, graph, hardware, at, ledgers, arena if own else None, recorder, self.wake_all)
+                part = tier.capacity_bytes // (hardware.sharers(scope) if self.folded else 1)
+                ledgers.append(self.pools.setdefault(key, Ledger(part)))
+            rooms[tier.name] = TierRoom(
+                self.env, graph, hardware, at, ledgers, arena if own else None, recorder, self.wake_all, self.folded
+            )
         exchanges = None if self.tied is None else self.tied[position]
         return SimulatedDevice(self.shared, program, position, Storage(rooms, hardware.device_tier), arena, recorder, exchanges)
 
@@ -152,7 +158,8 @@ class Simulation:
     def run(self) -> Result:
         """Run to the end, or until nothing can proceed: the result.
 
-        Raises :class:`hosim.errors.PlanError` where the plan breaks a rule.
+        Raises :class:`hosim.errors.PlanError` where the plan breaks a rule, and :class:`UncoveredError` where one device cannot
+        stand for all.
         """
         found = self._initial_error()
         if found is None:
@@ -191,4 +198,4 @@ class Simulation:
         for tier in hardware.tiers:
             shared = [pool for (name, _), pool in self.pools.items() if name == tier.name]
             instances.append(shared or [device.storage.rooms[tier.name].ledgers[0] for device in self.devices])
-        return result_figures.together(results, instances, hardware, False, "device" if self.tied is None else "stage")
+        return result_figures.together(results, instances, hardware, self.folded, "device" if self.tied is None else "stage")

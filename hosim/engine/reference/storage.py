@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hosim.costmodel.transfers import pin_ns
 from hosim.engine.arenas import Arena
+from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.ledger import Ledger, composition_of
 from hosim.engine.oom_reports import FullTier
 from hosim.engine.recorder import TimelineRecorder
@@ -25,7 +26,7 @@ def amounts(graph: Graph) -> list[tuple[int, int]]:
 class TierRoom:
     """One tier as a device finds it. ``copies`` are the states of its tensors' copies there.
 
-    ``ledgers`` count what the device holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
+    ``ledgers`` count what the device holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes addresses (rule 17).
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
 
@@ -35,6 +36,7 @@ class TierRoom:
         "at",
         "copies",
         "env",
+        "folded",
         "freed",
         "graph",
         "ledgers",
@@ -55,8 +57,9 @@ class TierRoom:
         arena: Arena | None,
         recorder: TimelineRecorder | None,
         freed: Callable[[], None],
+        folded: bool,
     ) -> None:
-        self.env, self.graph, self.at, self.ledgers = env, graph, at, ledgers
+        self.env, self.graph, self.at, self.ledgers, self.folded = env, graph, at, ledgers, folded
         self.arena, self.recorder, self.freed = arena, recorder, freed
         self.tier = hardware.tiers[at]
         self.amounts = graph.derived(amounts)
@@ -68,9 +71,14 @@ class TierRoom:
     # -- bytes ------------------------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes more find room."""
+        """Whether so many bytes more find room.
+
+        Where one device stands for all, :class:`UncoveredError` says that it is too little for all of them: who has it decides their order.
+        """
         for ledger in self.ledgers:
             if ledger.held + size > ledger.capacity:
+                if self.folded and len(self.ledgers) > 1:
+                    raise UncoveredError(FOR_SOME)
                 return False
         return True
 

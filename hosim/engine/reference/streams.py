@@ -9,7 +9,7 @@ import simpy
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
 from hosim.engine import broken_rules
-from hosim.engine.compiled_plan import resolve_hop
+from hosim.engine.hops import resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
 from hosim.engine.reference.storage import VALID, WRITING, Storage
 from hosim.hardware import Hardware

@@ -30,7 +30,7 @@ class Counting:
     account: str = IN_TIME
 
 
-BY_BYTES = Counting()
+BY_BYTES: Counting = Counting()
 
 _RUNS_AHEAD = Note(
     "account",
