@@ -138,7 +138,8 @@ KEPT_RATES = 10_000
 class Fluid:
     """All of it: bytes times nanoseconds a second that flow, by what they cross, and nanoseconds of ops that copies slow down.
 
-    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what copies take of the memory that they use.
+    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what
+    copies take of the memory that they use.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware) -> None:

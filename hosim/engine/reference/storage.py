@@ -23,9 +23,9 @@ def amounts(graph: Graph) -> list[tuple[int, int]]:
 
 
 class TierRoom:
-    """One tier as a device finds it. ``copies`` are the states of its tensors' copies there.
+    """One tier as a device finds it: ``copies`` are the states of its tensors' copies there.
 
-    ``ledgers`` count what the device holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
+    ``ledgers`` count what it holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
 
@@ -69,10 +69,7 @@ class TierRoom:
 
     def fits(self, size: int) -> bool:
         """Whether so many bytes more find room."""
-        for ledger in self.ledgers:
-            if ledger.held + size > ledger.capacity:
-                return False
-        return True
+        return all([ledger.held + size <= ledger.capacity for ledger in self.ledgers])
 
     def take(self, size: int, composition: int) -> None:
         """Hold bytes: of a tensor, of a chunk on its way, of a workspace."""

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 import simpy
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
+from hosim.costmodel import copy_uses, op_durations
+from hosim.costmodel.transfers import sent_bytes
 from hosim.engine import broken_rules
 from hosim.engine.compiled_plan import resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
 from hosim.engine.reference.storage import VALID, WRITING, Storage
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -19,18 +22,31 @@ from hosim.result import STALL_CAUSES, StreamFigures
 NOT_YET = -1
 
 
-class Program:
-    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), and its tensors.
+Tensors = list[tuple[int, ...]]
+"""Positions of tensors, by op."""
 
-    ``after`` are the cache ops that its end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of
-    these the one that brings what it reads, by tensor and op.
+
+def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
+    """What each op reads, writes and uses."""
+    return [op.reads for op in graph.ops], [op.writes for op in graph.ops], [op.uses for op in graph.ops]
+
+
+class Program:
+    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), its tensors, its time.
+
+    ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that cross links (rule 19). ``after`` are the
+    cache ops that an op's end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of these the one
+    that brings what it reads, by tensor and op.
     """
 
-    def __init__(self, plan: Plan, hardware: Hardware) -> None:
+    def __init__(self, plan: Plan, hardware: Hardware, competes: bool) -> None:
         self.plan, self.graph = plan, plan.graph
         ops = plan.graph.ops
         self.where = [tier_of(op, hardware) for op in ops]
-        self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
+        self.reads, self.writes, self.uses = plan.graph.derived(tensors_of)
+        self.durations: Sequence[int] = plan.graph.derived_on(hardware, op_durations)
+        self.slowed = copy_uses(plan.graph, hardware, self.durations, competes)
+        self.sent = sent_bytes(plan.graph, hardware)
         self.queues: dict[str, list[int]] = {name: [] for name in plan.graph.streams}
         for i, op in enumerate(ops):
             self.queues[op.stream].append(i)
