@@ -69,7 +69,7 @@ class Piece:
 
 
 class Lane:
-    """One channel of one device: its queue, its engines, its figures. ``terms`` are those of its transfers so far, by what is alike."""
+    """One channel of one device: its queue, its engines, its figures; ``terms`` are what :meth:`Transfers._terms` has found."""
 
     def __init__(self, channel: Channel, hardware: Hardware, storage: Storage) -> None:
         self.channel = channel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -12,8 +12,7 @@ import simpy
 
 from hosim.analysis import StageExchange
 from hosim.cache_plan import AT_START, CacheOp
-from hosim.costmodel import copy_uses, op_durations
-from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks, sent_bytes
+from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.hops import resolve_hop
@@ -71,7 +70,6 @@ class Shared:
     hardware: Hardware
     machine: Hardware
     fluid: Fluid
-    competes: bool
     jitter: Jitter | None
     wake: Callable[[int], None]
     wake_all: Callable[[], None]
@@ -104,22 +102,18 @@ class SimulatedDevice:
         for stream in self.streams:
             self.env.process(self._run(stream))
         self.main = next((s for s in self.streams if s.name == graph.main_stream), None)
-        self.durations: Sequence[int] = graph.derived_on(hardware, op_durations)
-        self.uses = copy_uses(graph, hardware, self.durations, shared.competes)
         self.meets = meeting_ranks(graph) if hardware.devices > 1 and exchanges is None else {}
-        self.sent = sent_bytes(graph, hardware)
-        if jitter is not None:
-            self.durations = jittered(plan, self.durations, jitter, position, self.meets)
+        self.durations = program.durations if jitter is None else jittered(plan, program.durations, jitter, position, self.meets)
         self.dying: list[int] = []
         self.due = list(program.after.get(AT_START, ()))
         self.policy = plan.runtime() if plan.runtime is not None else None
         self.inspected = getattr(self.policy, "inspected", None)
         self.decided = False
         self.issued: Counter[str] = Counter()
-        for t, where in plan.residency(hardware.device_tier).items():
-            for tier in where:
-                storage.rooms[tier].hold(t, VALID)
-                storage.rooms[tier].note_pinned()
+        for t, tiers in program.starts.items():
+            for at in tiers:
+                storage.everywhere[at].hold(t, VALID)
+                storage.everywhere[at].note_pinned()
 
     def place_residents(self) -> bool:
         """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
@@ -206,27 +200,28 @@ class SimulatedDevice:
 
     def _run(self, stream: OpStream) -> Steps:
         """The process of a stream: one op after the other, as the settling step starts them."""
-        env, after = self.env, self.program.after
+        env, recorder, meets, exchanges = self.env, self.recorder, self.meets, self.exchanges
+        durations, slowed, sent, after = self.durations, self.program.slowed, self.program.sent, self.program.after
         while True:
             i = yield stream.begins
             stream.begins = env.event()
             start = begun = env.now
-            alone = takes = self.durations[i]
-            meeting = self._meeting(i) if i in self.meets or i in self.exchanges else None
+            alone = takes = durations[i]
+            meeting = self._meeting(i) if i in meets or i in exchanges else None
             if meeting is not None:
                 takes = yield from meeting.come(takes)
                 begun = env.now
-                if self.recorder is not None:
-                    self.recorder.op_ended(i, begun + takes)
-            if i in self.uses or i in self.sent:
+                if recorder is not None:
+                    recorder.op_ended(i, begun + takes)
+            if i in slowed or i in sent:
                 yield from self._work(i, takes)
             elif takes:
                 yield env.timeout(takes)
-            if meeting is not None and i in self.exchanges:
+            if meeting is not None and i in exchanges:
                 yield from meeting.leave()
             now = env.now
-            if self.recorder is not None:
-                self.recorder.op_ended(i, now)
+            if recorder is not None:
+                recorder.op_ended(i, now)
             stream.busy_ns += now - start
             stream.peers_ns += begun - start
             stream.slowed_ns += now - begun - alone
@@ -240,10 +235,10 @@ class SimulatedDevice:
     def _work(self, i: int, takes: int) -> Steps:
         """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
         fluid = self.shared.fluid
-        if i in self.sent and takes:
-            rate = min(-(-self.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
+        if i in self.program.sent and takes:
+            rate = min(-(-self.program.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
             return fluid.flow(rate * takes, fluid.place_of_collectives(self.position, Fraction(rate)))
-        use = None if i in self.exchanges else self.uses.get(i)
+        use = None if i in self.exchanges else self.program.slowed.get(i)
         launch = takes if use is None else min(takes, use.launch_ns)
         return fluid.compute(launch, takes - launch, (self.program.where[i], self.position), use)
 

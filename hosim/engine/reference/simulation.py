@@ -72,8 +72,8 @@ class Simulation:
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
-        self.shared = Shared(self.env, hardware, self.machine, self.fluid, competes, jitter, self.wake, self.wake_all)
-        programs = {id(each): Program(each, hardware) for each in self.plans}
+        self.shared = Shared(self.env, hardware, self.machine, self.fluid, jitter, self.wake, self.wake_all)
+        programs = {id(each): Program(each, hardware, competes) for each in self.plans}
         self.devices = [self._device(programs[id(each)], d, record, placing) for d, each in enumerate(self.plans)]
 
     def _device(self, program: Program, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
@@ -189,7 +189,7 @@ class Simulation:
         results, hardware = [], self.hardware
         meets = any([device.meets or device.exchanges for device in self.devices])
         for device, error, budget in zip(self.devices, errors, self.budgets, strict=True):
-            modelled = result_figures.tells_slowing(device.graph, device.sent, self.compete), meets
+            modelled = result_figures.tells_slowing(device.graph, device.program.sent, self.compete), meets
             did = device.outcome(error)
             results.append(result_figures.of_device(did, device.plan, hardware, budget, self.jitter, modelled, REFERENCE))
         if hardware.devices == 1:

@@ -24,9 +24,9 @@ def amounts(graph: Graph) -> list[tuple[int, int]]:
 
 
 class TierRoom:
-    """One tier as a device finds it. ``copies`` are the states of its tensors' copies there.
+    """One tier as a device finds it: ``copies`` are the states of its tensors' copies there.
 
-    ``ledgers`` count what the device holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes addresses (rule 17).
+    ``ledgers`` count what it holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
 
@@ -75,12 +75,10 @@ class TierRoom:
 
         Where one device stands for all, :class:`UncoveredError` says that it is too little for all of them: who has it decides their order.
         """
-        for ledger in self.ledgers:
-            if ledger.held + size > ledger.capacity:
-                if self.folded and len(self.ledgers) > 1:
-                    raise UncoveredError(FOR_SOME)
-                return False
-        return True
+        fits = all([ledger.held + size <= ledger.capacity for ledger in self.ledgers])
+        if not fits and self.folded and len(self.ledgers) > 1:
+            raise UncoveredError(FOR_SOME)
+        return fits
 
     def take(self, size: int, composition: int) -> None:
         """Hold bytes: of a tensor, of a chunk on its way, of a workspace."""

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 import simpy
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
+from hosim.costmodel import copy_uses, op_durations
+from hosim.costmodel.transfers import sent_bytes
 from hosim.engine import broken_rules
-from hosim.engine.hops import resolve_hop
+from hosim.engine.hops import initial_tiers, resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
 from hosim.engine.reference.storage import VALID, WRITING, Storage
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
@@ -19,18 +22,32 @@ from hosim.result import STALL_CAUSES, StreamFigures
 NOT_YET = -1
 
 
-class Program:
-    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), and its tensors.
+Tensors = list[tuple[int, ...]]
+"""Positions of tensors, by op."""
 
-    ``after`` are the cache ops that its end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of
-    these the one that brings what it reads, by tensor and op.
+
+def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
+    """What each op reads, writes and uses."""
+    return [op.reads for op in graph.ops], [op.writes for op in graph.ops], [op.uses for op in graph.ops]
+
+
+class Program:
+    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), its tensors, its time.
+
+    ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that cross links (rule 19). ``after`` are the
+    cache ops that an op's end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of these the one
+    that brings what it reads, by tensor and op.
     """
 
-    def __init__(self, plan: Plan, hardware: Hardware) -> None:
+    def __init__(self, plan: Plan, hardware: Hardware, competes: bool) -> None:
         self.plan, self.graph = plan, plan.graph
+        self.starts = initial_tiers(plan, hardware)
         ops = plan.graph.ops
         self.where = [tier_of(op, hardware) for op in ops]
-        self.reads, self.writes, self.uses = [op.reads for op in ops], [op.writes for op in ops], [op.uses for op in ops]
+        self.reads, self.writes, self.uses = plan.graph.derived(tensors_of)
+        self.durations: Sequence[int] = plan.graph.derived_on(hardware, op_durations)
+        self.slowed = copy_uses(plan.graph, hardware, self.durations, competes)
+        self.sent = sent_bytes(plan.graph, hardware)
         self.queues: dict[str, list[int]] = {name: [] for name in plan.graph.streams}
         for i, op in enumerate(ops):
             self.queues[op.stream].append(i)
@@ -197,8 +214,8 @@ class Rules:
 
     def check_end(self) -> None:
         """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
-        rooms, starts = self.storage.rooms, self.program.plan.residency(self.storage.device.tier.name)
-        restored = [(t, rooms[tier]) for t, where in starts.items() if self.graph.survives[t] for tier in where]
-        missing = [(t, room.at) for t, room in restored if room.copies.get(t) != VALID]
+        storage = self.storage
+        restored = [(t, at) for t, tiers in self.program.starts.items() if self.graph.survives[t] for at in tiers]
+        missing = [(t, at) for t, at in restored if storage.everywhere[at].copies.get(t) != VALID]
         if missing:
-            raise broken_rules.not_restored(self.graph, missing, list(rooms))
+            raise broken_rules.not_restored(self.graph, missing, list(storage.rooms))
