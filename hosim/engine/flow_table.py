@@ -17,7 +17,7 @@ from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates
 
 _RATE_BITS, _WORK_BITS = 62, 122
-"""What a rate and what an op's work may take: 64 and 128 bits, less signs and sums."""
+"""What a rate, and what an op's work or a volume may take: 64 and 128 bits, less signs and sums."""
 
 _UNKNOWN = -1
 
@@ -71,6 +71,13 @@ class FlowTable:
         self._room = 0
         self.cells: dict[str, Cells] = {}
         self._row(())
+
+    def scaled(self, volume: int) -> tuple[int, int]:
+        """A volume, in bytes times nanoseconds a second, as the loop has it: in two limbs."""
+        scaled = volume * self.scale
+        if scaled.bit_length() > _WORK_BITS:
+            raise UncoveredError(TOO_LARGE)
+        return scaled >> 62, scaled & LOW
 
     def _whole(self, use: MemoryUse) -> int:
         """How many parts a nanosecond of an op's work has: at any rate of copies it does a whole number of them in a nanosecond."""

@@ -10,20 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from hosim.analysis import HappensBefore
-from hosim.costmodel import MemoryUse
-from hosim.costmodel.transfers import NS_PER_S, crossed_fabrics, pin_ns
+from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
-from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, FlowTable, UncoveredError
-from hosim.engine.ledger import LEDGER_KINDS
-from hosim.engine.loop_cells import LOW, NEVER, OUTPUT, RATES, READS, SPEED, VALID, WRITES
-from hosim.engine.transfer_rates import TransferRates
-from hosim.graph import Graph
-from hosim.hardware import Hardware
-from hosim.processors import tier_of
+from hosim.engine.flow_table import FOR_SOME, UncoveredError
+from hosim.engine.loop_cells import NEVER, RATES, SPEED, VALID
+from hosim.engine.program_base import ProgramBase
 from hosim.result import STALL_CAUSES
-
-_KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
 
 _WIDE = [
     *("scalars", "held", "pinned", "most_pinned", "op_end", "began", "free_since", "inspected_at", "dependency_met", "residency_met"),
@@ -35,10 +27,6 @@ _NARROW = ["here", "ended", "released", "moving"]
 
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
-
-
-VOLUME_BITS = 122
-"""What the volume of a transfer may take, of 128 bits."""
 
 
 _NONE = dict.fromkeys(("running", "blamed", "paced", "inspected_at", "dependency_met", "residency_met"), -1) | dict.fromkeys(
@@ -58,44 +46,21 @@ class TableMove(NamedTuple):
 
 
 class ProgramTable:
-    """The arrays of a graph on a machine.
+    """The arrays of a graph on a machine, and those of a plan.
 
-    ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on.
-
-    ``sent`` are the collectives that cross fabrics, each with its bytes per second at most and its volume, ``decisions`` is how many cache
-    ops of a runtime policy may be under way at one time (0: there is none), whose places stand behind the others.
-
-    ``durations`` are nanoseconds by op, ``uses`` the ops that copies slow down, ``machine`` the one of copies
-    (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of whose equal devices one stands for all.
+    ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on. ``decisions`` is how many cache
+    ops of a runtime policy may be under way at one time (0: there is none), whose places stand behind the others. ``detailed``: all figures
+    are counted.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        machine: Hardware,
-        durations: Sequence[int],
-        uses: Mapping[int, MemoryUse],
-        budget_bytes: int,
-        room: Sequence[int],
-        detailed: bool = False,
-        sent: Mapping[int, tuple[int, int]] | None = None,
-        decisions: int = 0,
-    ) -> None:
-        self.graph, self.machine = graph, machine
-        self._sent = sent or {}
-        self.rates = TransferRates(graph, machine, bool(self._sent))
-        self._class_of = [self.rates.classes_of(c) for c in range(len(machine.channels))]
-        self._sends = {i: self.rates.collective(most) for i, (most, _) in self._sent.items()}
-        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self.where = [tier_of(op, machine) for op in graph.ops]
-        crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if self._sent else 0
-        flows = sum([channel.engines for channel in machine.channels]) + crossing
-        self.flows = FlowTable(self.rates, flows, uses, self.where, durations)
+    def __init__(self, whole: ProgramBase, budget_bytes: int, room: Sequence[int], detailed: bool = False, decisions: int = 0) -> None:
+        self.graph, self.machine, self.flows = whole.graph, whole.machine, whole.flows
+        self._class_of, self._sizes = whole.class_of, whole.sizes
         self.base = list(accumulate(room, initial=0))
         self.moves: list[TableMove | None] = [None] * max(1, self.base[-1] + decisions)
-        self.cells: dict[str, Any] = {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1]}
-        self.cells |= graph_cells(graph, durations)
-        self.cells |= self._machine_cells(budget_bytes, durations)
+        self.cells: dict[str, Any] = whole.cells | whole.flows.cells
+        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1]}
+        self.cells |= self._room_cells(budget_bytes)
         self.cells |= self._plan_cells()
         self.state = StateCells(self._state_sizes(), _WIDE, _NARROW)
         self.cells |= self.state.by_name
@@ -104,44 +69,12 @@ class ProgramTable:
         self._blank = self._without_copies()
         self.loop = Loop(self.cells)
 
-    # -- what no plan changes ----------------------------------------------------------------------------------
-
-    def _machine_cells(self, budget_bytes: int, durations: Sequence[int]) -> dict[str, Any]:
-        machine, flows = self.machine, self.flows
-        device = machine.tier_index[machine.device_tier]
+    def _room_cells(self, budget_bytes: int) -> dict[str, Any]:
+        machine, device = self.machine, self.cells["device"]
         capacities = [tier.capacity_bytes for tier in machine.tiers]
         capacities[device] = min(capacities[device], budget_bytes)
         parts = [c // machine.sharers(machine.tier_scope(tier.name)) for c, tier in zip(capacities, machine.tiers, strict=True)]
-        pins = [
-            0 if tier.name == machine.device_tier else pin_ns(machine, tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS
-        ]
-        engines = sum([channel.engines for channel in machine.channels])
-        volumes = [self._scaled(self._sent[i][1]) if i in self._sends else (0, 0) for i in range(len(durations))]
-        return {
-            "tiers": len(machine.tiers),
-            "device": device,
-            "where": ints([machine.tier_index[tier] for tier in self.where]),
-            "elsewhere": int(any([tier != machine.device_tier for tier in self.where])),
-            "channels": len(machine.channels),
-            "engines": engines,
-            "slots": engines + (len(self.graph.streams) if self._sends else 0),
-            "send_class": ints([self._sends.get(i, -1) for i in range(len(durations))]),
-            "send_high": longs([high for high, _ in volumes]),
-            "send_low": longs([low for _, low in volumes]),
-            "classes": flows.classes,
-            "paces": flows.paces,
-            "capacity": longs(capacities),
-            "part": longs(parts),
-            "slot_from": ints(accumulate([channel.engines for channel in machine.channels], initial=0)),
-            "latency": longs([channel.latency_ns for channel in machine.channels]),
-            "pin": longs(pins),
-            "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
-            "pace_of": ints([flows.pace_of.get(i, -1) for i in range(len(durations))]),
-            "launch": longs([use.launch_ns for use in flows.uses]),
-            "whole_high": longs([whole >> 62 for whole in flows.wholes]),
-            "whole_low": longs([whole & LOW for whole in flows.wholes]),
-            **flows.cells,
-        }
+        return {"capacity": longs(capacities), "part": longs(parts)}
 
     def _plan_cells(self) -> dict[str, Any]:
         none, uses = [0] * len(self.moves), self.cells["use_from"][len(self.graph.ops)]
@@ -242,14 +175,7 @@ class ProgramTable:
 
     def flow(self, k: int, volume: int) -> None:
         """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second."""
-        self.cells["move_high"][k], self.cells["move_low"][k] = self._scaled(volume)
-
-    def _scaled(self, volume: int) -> tuple[int, int]:
-        """A volume as the loop has it, in two limbs."""
-        scaled = volume * self.flows.scale
-        if scaled.bit_length() > VOLUME_BITS:
-            raise UncoveredError(TOO_LARGE)
-        return scaled >> 62, scaled & LOW
+        self.cells["move_high"][k], self.cells["move_low"][k] = self.flows.scaled(volume)
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
         """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""
@@ -329,84 +255,12 @@ class ProgramTable:
         """Run the loop, with what it asks for: what it came to (:mod:`hosim.engine.loop`)."""
         while True:
             status = self.loop.run(limit, stop)
-            room = len(self.flows.cells["joined"])
             if status == RATES:
                 self.flows.add_rates(self.loop.wanted)
             elif status == SPEED:
                 self.flows.add_speed(self.loop.wanted)
             else:
                 return status
-            if len(self.flows.cells["joined"]) != room:
+            if self.flows.cells["joined"] is not self.cells["joined"]:
                 self.cells |= self.flows.cells
                 self.loop.take_machine(self.cells)
-
-
-def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
-    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
-    rest = [0] * len(graph.ops)
-    for queue in graph.derived(HappensBefore).queues:
-        for i, left in zip(reversed(queue), accumulate([durations[i] for i in reversed(queue)]), strict=True):
-            rest[i] = left
-    return graph.derived(_shape) | {"duration": longs(durations), "rest": longs(rest)}
-
-
-def _shape(graph: Graph) -> dict[str, Any]:
-    """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
-    order = graph.derived(HappensBefore)
-    waits = _waits(graph, order)
-    uses: list[list[int]] = []
-    flags: list[int] = []
-    for op in graph.ops:
-        mine = dict.fromkeys(op.inputs, READS)
-        for t in op.outputs:
-            mine[t] = mine.get(t, 0) | WRITES | OUTPUT
-        for t in op.mutates:
-            mine[t] = mine.get(t, 0) | READS | WRITES
-        uses.append(list(mine))
-        flags += mine.values()
-    users: list[list[int]] = [[] for _ in graph.tensors]
-    used = [t for mine in uses for t in mine]
-    for u, t in enumerate(used):
-        users[t].append(u)
-    streams, tensors = list(graph.streams), graph.tensors
-    return {
-        "ops": len(graph.ops),
-        "tensors": len(tensors),
-        "streams": len(streams),
-        "main": streams.index(graph.main_stream) if streams else -1,
-        "kinds": len(LEDGER_KINDS),
-        "queue_from": ints(accumulate([len(queue) for queue in order.queues], initial=0)),
-        "queue": ints([i for queue in order.queues for i in queue]),
-        "stream_of": ints(order.stream_of),
-        "place": ints(order.place),
-        "wait_from": ints(accumulate(map(len, waits), initial=0)),
-        "wait_stream": ints([s for wait in waits for s, _ in wait]),
-        "wait_count": ints([count for wait in waits for _, count in wait]),
-        "use_from": ints(accumulate(map(len, uses), initial=0)),
-        "use_op": ints([i for i, mine in enumerate(uses) for _ in mine]),
-        "use_tensor": ints(used),
-        "use_flags": ints(flags),
-        "user_from": ints(accumulate(map(len, users), initial=0)),
-        "user": ints([u for mine in users for u in mine]),
-        "survives": ints([int(tensor.survives) for tensor in tensors]),
-        "kind": ints([_KIND[tensor.kind] for tensor in tensors]),
-        "size": longs([tensor.size_bytes for tensor in tensors]),
-        "workspace": longs([op.workspace_bytes for op in graph.ops]),
-    }
-
-
-def _waits(graph: Graph, order: HappensBefore) -> list[list[tuple[int, int]]]:
-    """What each op waits for on other streams: producers that need not have ended when the op before on the same stream has.
-
-    Each is a stream, and how many of its ops must have ended.
-    """
-    waits: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
-    for i, producers in enumerate(graph.producers if not order.single else ()):
-        known = order.known_before(i)
-        missing: dict[int, int] = {}
-        for p in producers:
-            s, count = order.stream_of[p], order.place[p] + 1
-            if known[s] < count:
-                missing[s] = max(missing.get(s, 0), count)
-        waits[i] = list(missing.items())
-    return waits

@@ -6,18 +6,16 @@ It covers one device, or one that stands for all; static plans, runtime policies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH, PREFETCH, Plan
-from hosim.costmodel import copies_compete, copy_uses, op_durations, with_memories
+from hosim.costmodel import copies_compete, op_durations
 from hosim.costmodel.transfers import (
     NS_PER_S,
-    bytes_per_s_over_links,
     channel_bandwidth,
     is_pageable,
     meeting_ranks,
-    sent_bytes,
 )
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
@@ -26,6 +24,7 @@ from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
+from hosim.engine.program_base import base_of, jittered_base
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -53,7 +52,7 @@ def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | N
     if not replay.ends_well():
         return None
     graph, several = plan.graph, hardware.devices > 1
-    modelled = result_figures.tells_slowing(graph, replay.sent, compete), several and bool(meeting_ranks(graph))
+    modelled = result_figures.tells_slowing(graph, replay.base.sent, compete), several and bool(meeting_ranks(graph))
     did = replay.outcome()
     result = result_figures.of_device(did, plan, hardware, budget_bytes, jitter, modelled, LOOP)
     return result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True) if several else result
@@ -65,21 +64,19 @@ class _LoopReplay:
     def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> None:
         graph = plan.graph
         competes = graph.derived(copies_compete) if compete is None else compete
-        alone = graph.derived_on(hardware, op_durations)
-        durations = alone if jitter is None else jittered(plan, alone, jitter, 0, {})
-        self.plan, self.hardware, self.durations = plan, hardware, durations
-        self.machine = with_memories(hardware) if competes else hardware
-        self.sent = sent_bytes(graph, hardware)
+        if jitter is None:
+            base = base_of(graph, hardware, competes)
+        else:
+            base = jittered_base(graph, hardware, competes, jittered(plan, graph.derived_on(hardware, op_durations), jitter, 0, {}))
+        self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         self._best: dict[tuple[int, int, str], int] = {}
-        uses = {i: use for i, use in copy_uses(graph, hardware, alone, competes).items() if i not in self.sent}
         moves = _moves(plan, hardware)
         if self._factor is not None and plan.runtime is not None and moves:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
         room = [len(moves.get(t, ())) for t in range(len(graph.tensors))]
         decisions = 0 if plan.runtime is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
-        sent = _volumes_sent(self.sent, durations, hardware)
-        self.table = ProgramTable(graph, self.machine, durations, uses, budget_bytes, room, True, sent, decisions)
+        self.table = ProgramTable(base, budget_bytes, room, True, decisions)
         for t, mine in moves.items():
             self._plan_moves(t, mine)
         self._starts = initial_tiers(plan, hardware)
@@ -121,7 +118,7 @@ class _LoopReplay:
         """Say at which rate a move's bytes flow if it shares nothing."""
         if move.channel < 0:
             return
-        tensor, machine = self.plan.graph.tensors[move.tensor], self.machine
+        tensor, machine = self.plan.graph.tensors[move.tensor], self.base.machine
         kind = move.channel, tensor.size_bytes, tensor.kind
         if kind not in self._best:
             c = machine.channels[move.channel]
@@ -157,7 +154,7 @@ class _LoopReplay:
         streams = {}
         for s, name in enumerate(graph.streams):
             queue = cells["queue"][cells["queue_from"][s] : cells["queue_from"][s + 1]]
-            busy = sum([self.durations[i] for i in queue]) + cells["slowed"][s]
+            busy = sum([self.base.durations[i] for i in queue]) + cells["slowed"][s]
             stalls = dict(zip(STALL_CAUSES, cells["stalls"][len(STALL_CAUSES) * s :], strict=False))
             streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
         channels: list[tuple[result_figures.ChannelCounts, int]] = []
@@ -176,13 +173,6 @@ class _LoopReplay:
         slowed = sum(cells["slowed"][: cells["streams"]])
         made = {} if self.decisions is None else self.decisions.made
         return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
-
-
-def _volumes_sent(sent: Mapping[int, int], durations: Sequence[int], hardware: Hardware) -> dict[int, tuple[int, int]]:
-    """For each collective that crosses fabrics, the rate at which it flows at most and its volume (rule 19)."""
-    fastest = bytes_per_s_over_links(hardware) or 1
-    most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
-    return {i: (rate, rate * durations[i]) for i, rate in most.items()}
 
 
 def needs(

@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
-from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramTable, UncoveredError
+from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError
 from hosim.planner.hyperoffload.choice_moves import Changes
 from hosim.planner.hyperoffload.choices import Choices, TensorChoice
 from hosim.planner.hyperoffload.problem import Problem
@@ -62,7 +62,7 @@ class PlanSimulator:
         uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
         machine = machine_of_copies(graph, hardware)
         try:
-            self._table = ProgramTable(graph, machine, problem.durations, uses, budget_bytes, self._compiler.room)
+            self._table = ProgramTable(ProgramBase(graph, machine, problem.durations, uses, {}), budget_bytes, self._compiler.room)
         except UncoveredError:
             self._alike = False
             return
