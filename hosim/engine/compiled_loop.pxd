@@ -19,7 +19,7 @@ cdef class LoopCells:
     cdef public long long instants
     cdef long long limit
     cdef unsigned char[::1] here, ended, released, moving, changed
-    cdef int[::1] where, send_class, slot_class, next_volume, volume, links, copies, queue_from, queue, stream_of, place, wait_from, wait_stream, wait_count, use_from, use_op
+    cdef int[::1] where, send_class, slot_class, next_volume, volume, move_from, move_after, move_arrives, latest, links, copies, queue_from, queue, stream_of, place, wait_from, wait_stream, wait_count, use_from, use_op
     cdef int[::1] use_tensor, use_flags, user_from, user, survives, kind, slot_from, pooled, pace_of, joined
     cdef int[::1] move_tensor, move_source, move_target, move_channel, move_class, issue_head, issue_next, need_from
     cdef int[::1] need_to, done, running, users_left, users_ended, pending_head, pending_tail
@@ -139,6 +139,10 @@ cdef class Loop(LoopOps):
     cdef int mark_op(self, int m, int s) noexcept
     @cython.locals(now="long long", left=wide, passed=wide)
     cdef int mark_transfer(self, int m, int z) noexcept
+    @cython.locals(k=int, j=int, t=int)
+    cpdef void plan(self, int count) noexcept
+    @cython.locals(r=int, passed=int, written=int, v=int, u=int, i=int)
+    cdef void await_moves(self, int t) noexcept
     @cython.locals(order="long long", before=int, after=int)
     cpdef void link(self, int k, int at) noexcept
     @cython.locals(before=int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from hosim.cache_plan import AT_START, DETACH, CacheOp, RuntimePolicy
+from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.hops import ROUTES, SEVERAL, resolve_hop
 from hosim.engine.loop_cells import ABSENT, DECIDES, INSPECTS, VALID
@@ -68,8 +68,7 @@ class Decisions:
             if not cells["released"][c.tensor]:
                 self.made[c.op] += 1
                 k = self._place()
-                target, channel = (-1, -1) if c.op == DETACH else (hop.destination, hop.channel)
-                self._put(k, TableMove(c.tensor, hop.source, target, channel, AT_START, k))
+                self._put(k, TableMove(c.tensor, hop.source, hop.destination, hop.channel, AT_START, k))
                 self._table.loop.issue(k)
         return bool(made)
 

@@ -50,6 +50,12 @@ def longs(values: Iterable[int]) -> Cells:
     return _cells("q", values)
 
 
+def fill(cells: Cells, values: Sequence[int]) -> None:
+    """Let the first of some numbers be these."""
+    if values:
+        cells[: len(values)] = memoryview(array(cells.format, values)) if COMPILED else values
+
+
 def _cells(code: str, values: Iterable[int]) -> Cells:
     listed = list(values) or [0]
     return memoryview(array(code, listed)) if COMPILED else listed

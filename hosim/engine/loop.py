@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.engine.loop_cells import FREE, LATENT, LOW
+from hosim.engine.loop_cells import FREE, LATENT, LOW, WRITES
 from hosim.engine.loop_ops import LoopOps
 
 
@@ -136,6 +136,41 @@ class Loop(LoopOps):
         left -= passed * self.rate[z]
         m = self.note_number(m, left >> 62)
         return self.note_number(m, left & LOW)
+
+    def plan(self, count: int) -> None:
+        """Take a whole plan, whose moves stand tensor by tensor in order of issue: when each is issued, and what each use waits for."""
+        for k in range(count):
+            self.links[self.move_order[k]] = k
+        for j in range(count - 1, -1, -1):
+            k = self.links[j]
+            self.issue_next[k] = self.issue_head[self.move_after[k] + 1]
+            self.issue_head[self.move_after[k] + 1] = k
+        for t in range(self.tensors):
+            if self.move_from[t] < self.move_from[t + 1]:
+                self.await_moves(t)
+
+    def await_moves(self, t: int) -> None:
+        """Rule 1: what the uses of a tensor wait for, of its moves: all since the write before, if they write; else the last to arrive."""
+        for r in range(self.tiers):
+            self.latest[r] = -1
+        passed = self.move_from[t]
+        written = passed
+        for v in range(self.user_from[t], self.user_from[t + 1]):
+            u = self.user[v]
+            i = self.use_op[u]
+            while passed < self.move_from[t + 1] and self.move_after[passed] < i:
+                if self.move_arrives[passed] >= 0:
+                    self.latest[self.move_arrives[passed]] = passed
+                passed += 1
+            self.need_from[u] = 0
+            self.need_to[u] = 0
+            if self.use_flags[u] & WRITES:
+                self.need_from[u] = written
+                self.need_to[u] = passed
+                written = passed
+            elif self.latest[self.where[i]] >= 0:
+                self.need_from[u] = self.latest[self.where[i]]
+                self.need_to[u] = self.latest[self.where[i]] + 1
 
     def link(self, k: int, at: int) -> None:
         """Let a place issue a move, in order."""

@@ -122,6 +122,9 @@ class LoopCells:
         self.move_channel = cells["move_channel"]
         self.move_class = cells["move_class"]
         self.move_order = cells["move_order"]
+        self.move_from = cells["move_from"]
+        self.move_after = cells["move_after"]
+        self.move_arrives = cells["move_arrives"]
         self.move_high = cells["move_high"]
         self.move_low = cells["move_low"]
         self.move_best = cells["move_best"]
@@ -200,6 +203,7 @@ class LoopCells:
         self.recent = cells["recent"]
         self.issues = cells["issues"]
         self.blocked = cells["blocked"]
+        self.latest = cells["latest"]
         self.detailed = cells["detailed"]
         self.recording = 1
         self.at = self.streams + 1

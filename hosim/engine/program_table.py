@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hosim.costmodel.transfers import NS_PER_S
-from hosim.engine.event_loop import COMPILED, Loop, StateCells, flags, ints, longs
+from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, flags, ints, longs
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.loop_cells import NEVER, RATES, SPEED, VALID
 from hosim.engine.program_base import ProgramBase
@@ -78,7 +78,8 @@ class ProgramTable:
 
     def _plan_cells(self) -> dict[str, Any]:
         none, uses = [0] * len(self.moves), self.cells["use_from"][len(self.graph.ops)]
-        cells = {f"move_{name}": ints(none) for name in ("tensor", "source", "target", "channel", "class")}
+        cells = {f"move_{name}": ints(none) for name in ("tensor", "source", "target", "channel", "class", "after", "arrives")}
+        cells["move_from"] = ints(self.base)
         cells["copies"] = ints(none)
         cells |= {f"move_{name}": longs(none) for name in ("order", "high", "low", "best")}
         cells |= {"volume": ints(range(len(none))), "next_volume": ints([-1] * len(self.graph.tensors))}
@@ -146,7 +147,7 @@ class ProgramTable:
         cells["channel_figures"] = longs([0] * (CHANNEL_FIGURES * max(1, c["channels"])))
         cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
         cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
-        return cells | {"blocked": ints([0] * c["channels"])}
+        return cells | {"blocked": ints([0] * c["channels"]), "latest": ints([0] * tiers)}
 
     # -- a plan ------------------------------------------------------------------------------------------------
 
@@ -161,6 +162,22 @@ class ProgramTable:
             return
         self.place(k, move)
         self.loop.link(k, move.after + 1)
+
+    def fill(self, moves: Sequence[TableMove], arrives: Sequence[int], best: Sequence[int]) -> None:
+        """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue; ``order`` is the place in the plan.
+
+        ``arrives`` has the tier to whose ops each brings its tensor (-1: none), ``best`` its rate where it shares nothing.
+        """
+        cells, flows = self.cells, {size: self.flows.scaled(size * NS_PER_S) for size in {self._sizes[move.tensor] for move in moves}}
+        for name, values in zip(TableMove._fields, zip(*moves, strict=True), strict=False):
+            fill(cells[f"move_{name}"], values)
+        fill(cells["copies"], [int(move.channel >= 0) for move in moves])
+        fill(cells["move_class"], [self._class_of[move.channel][move.tensor] if move.channel >= 0 else 0 for move in moves])
+        fill(cells["move_high"], [flows[self._sizes[move.tensor]][0] for move in moves])
+        fill(cells["move_low"], [flows[self._sizes[move.tensor]][1] for move in moves])
+        fill(cells["move_arrives"], arrives)
+        fill(cells["move_best"], best)
+        self.loop.plan(len(moves))
 
     def place(self, k: int, move: TableMove) -> None:
         """Let a move have the place ``k``, whoever issues it."""
@@ -194,9 +211,9 @@ class ProgramTable:
     def _without_copies(self) -> Any:
         """The state at time 0 with no tensor anywhere."""
         cells, counts = self.cells, self.cells["user_from"]
-        for name, fill in _NONE.items():
+        for name, none in _NONE.items():
             for k in range(len(cells[name])):
-                cells[name][k] = fill
+                cells[name][k] = none
         for t in range(len(self.graph.tensors)):
             cells["users_left"][t] = counts[t + 1] - counts[t]
         return self.state.kept()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hosim.cache_plan import DETACH, PREFETCH, Plan
+from hosim.cache_plan import PREFETCH, Plan
 from hosim.costmodel import copies_compete, op_durations
 from hosim.costmodel.transfers import (
     NS_PER_S,
@@ -74,38 +74,32 @@ class _LoopReplay:
         moves = _moves(plan, hardware)
         if self._factor is not None and plan.runtime is not None and moves:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
-        room = [len(moves.get(t, ())) for t in range(len(graph.tensors))]
+        room = [0] * len(graph.tensors)
+        for move in moves:
+            room[move.tensor] += 1
         decisions = 0 if plan.runtime is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
-        for t, mine in moves.items():
-            self._plan_moves(t, mine)
+        self._put(moves)
         self._starts = initial_tiers(plan, hardware)
         self.table.reset(self._starts)
         self.decisions = None if plan.runtime is None else Decisions(plan.runtime(), self.table, hardware, self._decided)
 
-    def _plan_moves(self, t: int, mine: list[TableMove]) -> None:
-        """Put the moves of a tensor into the table, and what its users wait for."""
-        plan, table, cells = self.plan, self.table, self.table.cells
-        mine.sort(key=lambda move: (move.after, move.order))
-        base = table.base[t]
-        for k, move in enumerate(mine, base):
-            table.put(k, move)
-            self._set_best(k, move)
+    def _put(self, moves: Sequence[TableMove]) -> None:
+        """Put the plan into the table."""
+        table, cache_ops, device = self.table, self.plan.cache_ops, self.table.cells["device"]
+        arrives = [move.target if move.target != device or cache_ops[move.order].op == PREFETCH else -1 for move in moves]
+        table.fill(moves, arrives, [self._best_rate(move) for move in moves])
         if self._factor is not None:  # volumes in order of issue, whichever move is issued first
-            cells["next_volume"][t] = base
-            for k in range(base, base + sum([move.channel >= 0 for move in mine])):
-                table.flow(k, self._volume(t))
-        users, ops, device = plan.graph.compact_users[t], plan.graph.ops, cells["device"]
-        arrives = [move.target if move.target != device or plan.cache_ops[move.order].op == PREFETCH else -1 for move in mine]
-        uses = cells["user"][cells["user_from"][t] : cells["user_from"][t + 1]]
-        found = needs(users, [t in ops[i].writes for i in users], [cells["where"][i] for i in users], mine, arrives)
-        for number, first, last in found:
-            cells["need_from"][uses[number]], cells["need_to"][uses[number]] = base + first, base + last
+            for t in sorted({move.tensor for move in moves}):
+                base = table.cells["next_volume"][t] = table.base[t]
+                copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
+                for k in range(base, base + copies):
+                    table.flow(k, self._volume(t))
 
     def _decided(self, k: int, move: TableMove) -> None:
         """Put what a runtime policy has decided on into a place."""
         self.table.place(k, move)
-        self._set_best(k, move)
+        self.table.cells["move_best"][k] = self._best_rate(move)
         if self._factor is not None and move.channel >= 0:
             self.table.flow(k, self._volume(move.tensor))
 
@@ -114,20 +108,20 @@ class _LoopReplay:
         assert self._factor is not None
         return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
 
-    def _set_best(self, k: int, move: TableMove) -> None:
-        """Say at which rate a move's bytes flow if it shares nothing."""
+    def _best_rate(self, move: TableMove) -> int:
+        """The rate at which a move's bytes flow if it shares nothing, as the loop has it."""
         if move.channel < 0:
-            return
+            return 1
         tensor, machine = self.plan.graph.tensors[move.tensor], self.base.machine
         kind = move.channel, tensor.size_bytes, tensor.kind
         if kind not in self._best:
             c = machine.channels[move.channel]
             ceiling = c.ceiling(tensor.size_bytes, is_pageable(machine, c, tensor.kind))
             whole = channel_bandwidth(machine, c.name)
-            self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.table.flows.scale
+            self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.base.flows.scale
             if self._best[kind] > LARGEST:
                 raise UncoveredError(TOO_LARGE)
-        self.table.cells["move_best"][k] = self._best[kind]
+        return self._best[kind]
 
     def ends_well(self) -> bool:
         """Whether all has ended, and what survives is where it was."""
@@ -175,39 +169,16 @@ class _LoopReplay:
         return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
 
 
-def needs(
-    users: Sequence[int], writes: Sequence[bool], where: Sequence[int], moves: Sequence[TableMove], arrives: Sequence[int]
-) -> list[tuple[int, int, int]]:
-    """What each use of a tensor waits for (rule 1): the number of the use, the first of its moves that counts and the one after the last.
-
-    ``moves`` are the tensor's in order, ``arrives`` the tier to whose ops each brings it (-1: none), ``where`` that of each use.
-    """
-    found = []
-    last: dict[int, int] = {}  # the last move into each tier that stands before the use
-    written = passed = 0
-    for number, (i, writing, here) in enumerate(zip(users, writes, where, strict=True)):
-        while passed < len(moves) and moves[passed].after < i:
-            last[arrives[passed]] = passed
-            passed += 1
-        if writing:
-            found.append((number, written, passed))
-            written = passed
-        elif here in last:
-            found.append((number, last[here], last[here] + 1))
-    return found
-
-
-def _moves(plan: Plan, hardware: Hardware) -> dict[int, list[TableMove]]:
-    """The cache ops of each tensor. Raises :class:`UncoveredError` for a route of several channels."""
+def _moves(plan: Plan, hardware: Hardware) -> list[TableMove]:
+    """The cache ops, tensor by tensor in order of issue. Raises :class:`UncoveredError` for a route of several channels."""
     hops: dict[tuple[str, str, str | None], Hop] = {}
-    moves: dict[int, list[TableMove]] = {}
+    moves = []
     for k, c in enumerate(plan.cache_ops):
         kind = c.op, c.source, c.destination
         if kind not in hops:
             hops[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
         hop = hops[kind]
-        if hop.channel == SEVERAL:
-            raise UncoveredError(ROUTES)
-        target, channel = (-1, -1) if c.op == DETACH else (hop.destination, hop.channel)
-        moves.setdefault(c.tensor, []).append(TableMove(c.tensor, hop.source, target, channel, c.after, k))
-    return moves
+        moves.append(TableMove(c.tensor, hop.source, hop.destination, hop.channel, c.after, k))
+    if any([hop.channel == SEVERAL for hop in hops.values()]):
+        raise UncoveredError(ROUTES)
+    return sorted(moves, key=lambda move: (move.tensor, move.after, move.order))
