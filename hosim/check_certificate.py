@@ -11,9 +11,11 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise
 from typing import Any
+
+Times = list[tuple[int, int]]
+Amounts = list[tuple[int, int, int]]
 
 
 class FalseClaim(Exception):  # noqa: N818
@@ -29,44 +31,45 @@ def require(holds: object, claim: str, *about: object) -> None:
 class Program:
     """What follows from the ops: by op those that it follows (``before``) and who wrote what it reads (``versions``; -1: time 0)."""
 
-    def __init__(self, ops: Any) -> None:
-        self.before: list[set[int]] = []
-        self.versions: list[dict[int, int]] = []
-        self.uses: list[set[int]] = []
-        self.users, self.writers, self.stream = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list), dict[str, list[int]]()
-        for i, op in enumerate(ops):
-            self.versions.append({t: self.writers[t][-1] if self.writers[t] else -1 for t in op["reads"]})
-            known = {*op["deps"], *self.versions[i].values(), *self.stream.get(op["stream"], ())} - {-1}
-            self.before.append(known.union(*[self.users[t] for t in op["writes"]]))
+    def __init__(self, c: Any) -> None:
+        self.ops, self.tensors, self.uses = c["ops"], c["tensors"], [{*op["reads"], *op["writes"]} for op in c["ops"]]
+        self.before, self.versions, last = list[set[int]](), list[dict[int, int]](), dict[str, int]()
+        self.users, self.writers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for i, op in enumerate(self.ops):
+            self.versions.append({t: (self.writers[t] or [-1])[-1] for t in op["reads"]})
+            known = {*op["deps"], *self.versions[i].values(), last.get(op["stream"], -1)}
+            self.before.append(known.union(*[self.users[t] for t in op["writes"]]) - {-1})
             require(max(self.before[i], default=-1) < i, "op {} follows one that is listed later", op["name"])
-            self.stream[op["stream"]] = [i]
+            last[op["stream"]] = i
             for t in op["writes"]:
                 self.writers[t].append(i)
-            self.uses.append({*op["reads"], *op["writes"]})
             for t in self.uses[i]:
                 self.users[t].append(i)
 
 
-class Copies:
-    """When the tiers of one device have room for a tensor (``spans``), and which contents they hold (``contents``)."""
+class Device:
+    """What happened on one device: when tiers had room for a tensor (``spans``), and which versions of it they held (``contents``)."""
 
-    def __init__(self, c: Any, device: Any, program: Program) -> None:
-        self.tensors, self.ops, self.times, self.program = c["tensors"], c["ops"], device["ops"], program
-        self.spans, self.contents = defaultdict[Any, list[Any]](list), defaultdict[Any, list[Any]](list)
-        for t, tier, start, end in device["copies"]:
+    def __init__(self, c: Any, program: Program, events: Any) -> None:
+        self.c, self.program, self.times, self.transfers = c, program, events["ops"], events["transfers"]
+        self.moves, self.end = [*c["cache_ops"], *events["decided"]], max([0, *(end for *_, end in (*self.times, *self.transfers))])
+        self.spans, self.contents = defaultdict[Any, Times](list), defaultdict[Any, list[Any]](list)
+        self.held = [(op["tier"], start, end, op["workspace"]) for op, (start, end) in zip(c["ops"], self.times, strict=True)]
+        for t, tier, start, end in events["copies"]:
             self.spans[t, tier].append((start, end))
+            self.held.append((tier, start, end, c["tensors"][t][1]))
         for t, tier in c["initial"]:
             self.comes(t, tier, -1, 0, 0)
-        for i, op in enumerate(self.ops):
+        for i, op in enumerate(c["ops"]):
             for t in op["writes"]:
                 self.comes(t, op["tier"], i, *self.times[i])
+        self.when = self.moved()
 
     def comes(self, t: int, tier: str, version: int, start: int, since: int) -> None:
         """Contents are there from ``since`` on, in room held from ``start`` on, until this is let go or an op writes the tensor anew."""
         until = max([end for begin, end in self.spans[t, tier] if begin <= start and since <= end], default=-1)
-        require(until >= 0, "there is no room for {} in {} from {} to {} ns", self.tensors[t][0], tier, start, since)
-        writers = self.program.writers[t]
-        later = writers[bisect_right(writers, version) :]
+        require(until >= 0, "there is no room for {} in {} from {} to {} ns", self.program.tensors[t][0], tier, start, since)
+        later = self.program.writers[t][bisect_right(self.program.writers[t], version) :]
         self.contents[t, tier].append((version, since, min(until, self.times[later[0]][0]) if later else until))
 
     def there(self, t: int, tier: str, start: int, end: int) -> list[int]:
@@ -75,94 +78,82 @@ class Copies:
 
     def useless(self, t: int, at: int) -> bool:
         """Whether a tensor does not survive the step and no op uses it any more."""
-        return not self.tensors[t][2] and all(self.times[i][1] <= at for i in self.program.users[t])
+        return not self.program.tensors[t][2] and all(self.times[i][1] <= at for i in self.program.users[t])
+
+    def moved(self) -> dict[int, tuple[int, int]]:
+        """When each cache op moves: it copies valid contents, all of them, hop by hop, and its chunks hold room between two hops."""
+        hops, when = defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)), dict[int, tuple[int, int]]()
+        for k, channel, size, start, end in self.transfers:
+            hops[k][channel].append((start, end, size))
+        for k, crossed in sorted(hops.items(), key=lambda hop: max(end for chunks in hop[1].values() for _, end, _ in chunks)):
+            _, t, here, target, _ = self.moves[k]
+            said, before, version = f"cache op {k}, of {self.program.tensors[t][0]},", Amounts(), list[int]()
+            while here != target or not before:
+                ways = [name for name in crossed if self.c["channels"][name]["from"] == here]
+                require(len(ways) == 1, "{} takes no single way to {}", said, target)
+                chunks = sorted(crossed.pop(ways[0]))
+                require(sum(size for *_, size in chunks) == self.program.tensors[t][1], "{} moves other bytes over {}", said, ways[0])
+                version = version or self.there(t, here, chunks[0][0], max(end for _, end, _ in chunks))
+                require(version, "{} copies what {} does not hold", said, here)
+                when.setdefault(k, chunks[0][:2])
+                for (begin, came, part), (start, end, size) in zip(before, chunks, strict=bool(before)):
+                    require(came <= start and part == size, "{} has a chunk that leaves {} before it is there", said, here)
+                    self.held.append((here, begin, end, size))
+                before, here = chunks, self.c["channels"][ways[0]]["to"]
+            require(not crossed, "{} takes no single way to {}", said, target)
+            when[k] = when[k][0], max(end for _, end, _ in before)
+            self.comes(t, target, max(version), before[0][0], when[k][1])
+        return when
+
+    def planned(self) -> None:
+        """Cache ops of a tensor take effect in the order of their issue, after their ops; nothing else lets a copy go that is of use."""
+        effect, dropped, runtime = dict[int, int](), set[Any](), self.c["runtime"]
+        issue = [0 if after is None else self.times[after][1] for *_, after in self.c["cache_ops"]]
+        for k in sorted(range(len(issue)), key=lambda k: (issue[k], k)):
+            _, t, tier, target, _ = self.moves[k]
+            start, end = self.when.get(k, [max(issue[k], effect.get(t, 0))] * 2)
+            require(start >= max(issue[k], 0 if runtime else effect.get(t, 0)), "cache op {} takes effect before its turn", k)
+            require(target is None or k in self.when or self.useless(t, start), "cache op {} moves nothing", k)
+            stays = target is None and any(begin < start < until for begin, until in self.spans[t, tier])
+            require(runtime or not stays, "cache op {} does not let {} go from {}", k, self.program.tensors[t][0], tier)
+            effect[t] = end
+            dropped.add((t, tier, end, target))
+        for (t, tier), spans in self.spans.items() if not runtime else ():
+            stale = {self.times[w][0] for w in self.program.writers[t] if self.c["ops"][w]["tier"] != tier}
+            for _, end in spans:
+                known = end >= self.end or end in stale or (t, tier, end, None) in dropped or self.useless(t, end)
+                require(known, "nothing lets {} go from {} at {} ns", self.program.tensors[t][0], tier, end)
+
+    def used(self) -> None:
+        """Ops run after those that they follow, for their durations at least, on valid inputs; what survives the step is there at its end."""
+        for i, (op, (start, end)) in enumerate(zip(self.c["ops"], self.times, strict=True)):
+            require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
+            early = all(self.times[p][1] <= start for p in self.program.before[i])
+            require(early, "op {} starts before one that it follows has ended", op["name"])
+            for t, version in self.program.versions[i].items():
+                valid = version in self.there(t, op["tier"], start, start if t in op["writes"] else end)
+                require(valid, "op {} reads {}: no valid copy is in {}", op["name"], self.program.tensors[t][0], op["tier"])
+        homes = defaultdict[int, list[str]](list)
+        for t, tier in self.c["initial"]:
+            homes[t].append(tier)
+        for t, (name, _, survives) in enumerate(self.program.tensors):
+            version, repeats = (self.program.writers[t] or [-1])[-1], self.c["repeats"] and homes[t]
+            kept = [version in self.there(t, tier, self.end, self.end) for tier in (homes[t] if repeats else self.c["tiers"])]
+            need = survives and (version >= 0 or homes[t])
+            require(not need or (all(kept) if repeats else any(kept)), "{} is not where it has to be at the end of the step", name)
 
 
-def moved(c: Any, device: Any, copies: Copies) -> tuple[dict[int, tuple[int, int]], list[Any]]:
-    """Each cache op copies valid contents, all of them, hop by hop: when each one moves, and what chunks hold between two hops."""
-    moves, hops = [*c["cache_ops"], *device["decided"]], defaultdict[int, dict[str, list[Any]]](lambda: defaultdict(list))
-    for k, channel, size, start, end in device["transfers"]:
-        hops[k][channel].append((start, end, size))
-    when, staged = dict[int, tuple[int, int]](), list[Any]()
-    for k, crossed in sorted(hops.items(), key=lambda item: max(end for chunks in item[1].values() for _, end, _ in chunks)):
-        _, t, here, target, _ = moves[k]
-        said, before, first, version = f"cache op {k}, of {c['tensors'][t][0]},", list[Any](), -1, -1
-        while here != target:
-            ways = [name for name in crossed if c["channels"][name]["from"] == here]
-            require(len(ways) == 1, "{} takes no single way to {}", said, target)
-            chunks = sorted(crossed.pop(ways[0]))
-            require(sum(size for *_, size in chunks) == c["tensors"][t][1], "{} does not move the tensor's bytes over {}", said, ways[0])
-            if first < 0:
-                first = chunks[0][0]
-                version = max(copies.there(t, here, first, max(end for _, end, _ in chunks)), default=-2)
-                require(version > -2, "{} copies what {} does not hold", said, here)
-            require(
-                not before or [size for *_, size in before] == [size for *_, size in chunks], "{} has other chunks on {}", said, ways[0]
-            )
-            for (begin, came, _), (start, end, size) in zip(before, chunks, strict=bool(before)):
-                require(came <= start, "{} has a chunk that leaves {} before it is there", said, here)
-                staged.append((here, begin, end, size))
-            before, here = chunks, c["channels"][ways[0]]["to"]
-        require(first >= 0 and not crossed, "{} takes no single way to {}", said, target)
-        end = max(end for _, end, _ in before)
-        copies.comes(t, target, version, before[0][0], end)
-        when[k] = first, end
-    return when, staged
-
-
-def planned(c: Any, device: Any, copies: Copies, when: Any) -> None:
-    """Cache ops of a tensor take effect in the order of their issue, after their ops; nothing else lets a copy go that is of use."""
-    effect, dropped = dict[int, int](), set[Any]()
-    issue = [0 if after is None else device["ops"][after][1] for *_, after in c["cache_ops"]]
-    for k in sorted(range(len(issue)), key=lambda k: (issue[k], k)):
-        _, t, tier, target, _ = c["cache_ops"][k]
-        said = f"cache op {k}, of {c['tensors'][t][0]},"
-        start, end = when.get(k, [max(issue[k], effect.get(t, 0))] * 2)
-        require(start >= issue[k] and (c["runtime"] or start >= effect.get(t, 0)), "{} takes effect before its turn", said)
-        require(target is None or k in when or copies.useless(t, start), "{} moves nothing", said)
-        effect[t] = end
-        if target is None and not c["runtime"]:
-            require(not any(begin < start < until for begin, until in copies.spans[t, tier]), "{} does not let {} go", said, tier)
-            dropped.add((t, tier, start))
-    last = max(end for _, end in [(0, 0), *device["ops"], *when.values()])
-    for (t, tier), spans in copies.spans.items() if not c["runtime"] else ():
-        stale = {device["ops"][w][0] for w in copies.program.writers[t] if c["ops"][w]["tier"] != tier}
-        for _, end in spans:
-            known = end >= last or end in stale or (t, tier, end) in dropped or copies.useless(t, end)
-            require(known, "no cache op lets {} go from {} at {} ns", c["tensors"][t][0], tier, end)
-
-
-def used(c: Any, device: Any, copies: Copies) -> None:
-    """Ops run after those that they follow, for their durations at least, on valid inputs; what survives the step is there at its end."""
-    program, last = copies.program, max(end for *_, end in [(0,), *device["ops"], *device["transfers"]])
-    for i, (op, (start, end)) in enumerate(zip(c["ops"], device["ops"], strict=True)):
-        require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
-        for p in program.before[i]:
-            require(device["ops"][p][1] <= start, "op {} starts before {} has ended", op["name"], c["ops"][p]["name"])
-        for t, version in program.versions[i].items():
-            valid = version in copies.there(t, op["tier"], start, start if t in op["writes"] else end)
-            require(valid, "op {} reads {}, of which {} has no valid copy at {} ns", op["name"], c["tensors"][t][0], op["tier"], start)
-    homes = defaultdict[int, list[str]](list)
-    for t, tier in c["initial"]:
-        homes[t].append(tier)
-    for t, (name, _, survives) in enumerate(c["tensors"]):
-        version = program.writers[t][-1] if program.writers[t] else -1
-        if survives and (version >= 0 or homes[t]):
-            ends = [version in copies.there(t, tier, last, last) for tier in (homes[t] if c["repeats"] and homes[t] else c["tiers"])]
-            require(all(ends) if c["repeats"] and homes[t] else any(ends), "{} is not where it has to be at the end of the step", name)
-
-
-def most(parts: Any, closed: Any = ()) -> int:
-    """The most that parts (start, end, amount) hold at once, what ends before what starts; or what touches an instant of ``closed``."""
+def most(parts: Amounts) -> int:
+    """The most that parts (start, end, amount) hold at once; what ends at an instant makes room for what starts then."""
     held = found = 0
-    for at, _, change in sorted(x for start, end, amount in parts for x in ((start, not closed, amount), (end, bool(closed), -amount))):
+    for _, _, change in sorted(x for start, end, amount in parts for x in ((start, True, amount), (end, False, -amount))):
         held += change
-        found = max(found, held if not closed or at in closed else 0)
+        found = max(found, held)
     return found
 
 
-def flows(jobs: Any, bytes_per_s: int) -> bool:
-    """Whether so many bytes can flow in windows (start, end, bytes): by earliest deadline first, which works if anything does."""
+def flows(jobs: Amounts, bytes_per_s: int) -> bool:
+    """Whether so many bytes can flow in windows (start, end, bytes): the earliest deadline first, which works if anything does."""
     waiting, k, jobs = list[Any](), 0, sorted(job for job in jobs if job[2])
     for now, then in pairwise(sorted({at for start, end, _ in jobs for at in (start, end)})):
         while k < len(jobs) and jobs[k][0] <= now:
@@ -178,149 +169,123 @@ def flows(jobs: Any, bytes_per_s: int) -> bool:
     return all(start < end for start, end, _ in jobs)
 
 
-def machine(c: Any, devices: Any, held: list[Any]) -> dict[str, int]:
-    """Tiers hold no more than they have room for, channels have engines, links bandwidth. The peaks of the tiers, and whether they are exact."""
-    timeless = {end for device in devices for *_, start, end in [*device["ops"], *device["transfers"]] if start == end}
-    peaks = {}
+def machine(c: Any, devices: list[Device]) -> str:
+    """Tiers have room for what they hold, channels have engines and links have bandwidth for what moves; the peaks of the tiers."""
+    said = []
     for name, tier in c["tiers"].items():
-        parts = defaultdict[int, list[Any]](list)
-        for d, own in enumerate(held):
-            parts[tier["of"][d]] += [part[1:] for part in own if part[0] == name]
-        peaks[name] = max(most(part) for part in parts.values())
-        require(peaks[name] <= tier["bytes"], "{} holds {:,} B and has room for {:,} B", name, peaks[name], tier["bytes"])
-        if timeless and peaks[name] < c["peak_bytes"][name] <= max(most(part, timeless) for part in parts.values()):
-            peaks[name] = c["peak_bytes"][name]
-        require(peaks[name] == c["peak_bytes"][name], "{} holds {:,} B at its peak, not {:,} B", name, peaks[name], c["peak_bytes"][name])
+        held = defaultdict[int, Amounts](list)
+        for of, device in zip(tier["of"], devices, strict=True):
+            held[of] += [part[1:] for part in device.held if part[0] == name]
+        peak = max(map(most, held.values()))
+        require(peak <= tier["bytes"], "{} holds {:,} B and has room for {:,} B", name, peak, tier["bytes"])
+        require(peak <= c["peak_bytes"][name], "{} holds {:,} B at its peak, not {:,} B", name, peak, c["peak_bytes"][name])
+        said.append(f"{peak:,} of {tier['bytes']:,} B in {name}")
     for name, channel in c["channels"].items():
-        for device in devices:
-            own = [(start, end, 1) for _, on, _, start, end in device["transfers"] if on == name]
-            require(most(own) <= channel["engines"], "{} moves more transfers at once than it has engines", name)
-            late = all(end - start >= channel["latency_ns"] for start, end, _ in own)
-            require(late, "a transfer over {} is shorter than its latency", name)
+        engines = max(most([(start, end, 1) for _, on, _, start, end in device.transfers if on == name]) for device in devices)
+        require(engines <= channel["engines"], "{} moves more at once than it has engines", name)
     for link in c["links"]:
-        jobs = defaultdict[int, list[Any]](list)
-        for d, device in enumerate(devices):
-            for _, on, size, start, end in device["transfers"]:
-                if on in link["carries"]:
-                    jobs[link["of"][d]].append((start + c["channels"][on]["latency_ns"], end, size))
+        jobs = defaultdict[int, Amounts](list)
+        for of, device in zip(link["of"], devices, strict=True):
+            for _, on, size, start, end in device.transfers:
+                jobs[of] += [(start + c["channels"][on]["latency_ns"], end, size)] if on in link["carries"] else []
         fine = all(flows(own, link["bytes_per_s"]) for own in jobs.values())
-        require(fine, "{} would have to carry more than its {:,} B/s", link["name"], link["bytes_per_s"])
-    return peaks
+        require(fine, "{} would have to carry more than {:,} B/s", link["name"], link["bytes_per_s"])
+    return ", ".join(said)
 
 
-def ways(c: Any, weights: dict[int, Fraction], size: int, end: str, back: bool, latency: bool) -> dict[str, Fraction]:
-    """What the way of a tensor from each tier to ``end``, or ``back``, takes of links by their weights at least: the cheapest way."""
+def ways(c: Any, weights: dict[int, Fraction], end: str, back: bool) -> dict[str, Fraction]:
+    """What a byte's way from each tier to ``end``, or back, costs at least: on each link its weight for each nanosecond that it takes."""
     cost = {end: Fraction(0)}
     for _ in c["tiers"]:
         for name, channel in c["channels"].items():
             x, y = (channel["to"], channel["from"]) if back else (channel["from"], channel["to"])
             if y in cost:
-                step = cost[y]
-                for k, weight in weights.items():
-                    if name in c["links"][k]["carries"]:
-                        step += weight * Fraction(size * 10**9, c["links"][k]["bytes_per_s"])
-                        alone = latency and channel["engines"] == 1 and c["links"][k]["carries"] == [name]
-                        step += weight * channel["latency_ns"] if alone else 0
+                links = [(weight, c["links"][k]) for k, weight in weights.items() if name in c["links"][k]["carries"]]
+                step = sum([weight * Fraction(10**9, link["bytes_per_s"]) for weight, link in links], cost[y])
                 cost[x] = min(cost.get(x, step), step)
     return cost
 
 
 def leg(c: Any, program: Program, dual: Any) -> Fraction:
-    """What passes at least from the end of op ``from`` (None: time 0) to the start of op ``to`` (None: the end), as so much has to move.
+    """Nanoseconds that pass at least from the end of op ``from`` (None: time 0) to the start of ``to`` (None: the end), as so much moves.
 
-    Each link has a weight, which together are 1 at most, and each tier a price a byte for its room at ``from`` and one at ``to``. What the
-    stream reads lies somewhere at ``from``, and what it has made is somewhere at ``to``: at least where room and way cost least.
+    What the stream reads and was there lies somewhere at ``from``; what it makes and is needed later is somewhere at ``to``. By weak
+    duality: where weights of links are 1 together at most, ways cost no more than the time. Room has a price a byte, which tiers are paid.
     """
-    ops, tensors, tiers, a, b = c["ops"], c["tensors"], c["tiers"], dual["from"], dual["to"]
-    weights = {int(k): Fraction(*w) for k, w in dual["weights"].items()}
-    room, later = ({tier: Fraction(*dual[key].get(tier, (0, 1))) for tier in tiers} for key in ("room", "later"))
-    joined = {(channel["from"], channel["to"]) for channel in c["channels"].values()}
-    latency = a is None or all((x, y) in joined for x in tiers for y in tiers if x != y)  # else a tensor may be half on its way at a
-    way, none = cache(lambda *asked: ways(c, weights, *asked, latency)), set[int]()
-    stream = {ops[i]["stream"] for i in (a, b) if i is not None} or {op["stream"] for op in ops}
-    require(sum(weights.values()) <= 1 and (a is b is None or len(stream) == 1), "a leg of the path has weights above 1, or two streams")
-    inside = [i for i in range(0 if a is None else a + 1, len(ops) if b is None else b + 1) if ops[i]["stream"] in stream]
-    total, seen, homes = Fraction(0), set(none if a is None else program.uses[a]), dict(c["homes"]) if a is None else {}
-    for i in inside:
-        for t in program.versions[i].keys() - seen:
-            version, (_, size, survives) = program.versions[i][t], tensors[t]
-            if version == -1 or (a is not None and version <= a and ops[version]["stream"] in stream):
-                cost = [way(size, ops[i]["tier"], False)]
-                if a is b is None and c["repeats"] and survives and program.writers[t]:
-                    cost.append(way(size, ops[program.writers[t][-1]]["tier"], True))
-                where = [tier for tier in ([homes[t]] if t in homes else tiers) if all(tier in each for each in cost)]
-                total += min([room[tier] * size + sum(each[tier] for each in cost) for tier in where], default=0)
-        seen |= program.uses[i]
-    for i in inside if b is not None else ():
-        for t in set(ops[i]["writes"]) - program.uses[b] if i < b else ():
-            after = any(r > b and program.versions[r].get(t) == i and ops[r]["stream"] in stream for r in program.users[t])
-            if after or (tensors[t][2] and program.writers[t][-1] == i):
-                cost = way(tensors[t][1], ops[i]["tier"], True)
-                total += min(cost[tier] + later[tier] * tensors[t][1] for tier in cost)
-    for price, at in ((room, a), (later, b)):
+    ops, a, b, tiers = c["ops"], dual["from"], dual["to"], c["tiers"]
+    weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
+    streams = {ops[i]["stream"] for i in (a, b) if i is not None} or {op["stream"] for op in ops}
+    require(sum(weights.values()) <= 1 and (a is b is None or len(streams) == 1), "a leg has weights above 1 or goes from stream to stream")
+    ours = [i for i, op in enumerate(ops) if op["stream"] in streams]
+    inside = [i for i in ours if (a is None or a < i) and (b is None or i <= b)]
+    there, used = {-1} if a is None else {-1, *[i for i in ours if i <= a]}, [set() if i is None else program.uses[i] for i in (a, b)]
+    come = {t: ops[i]["tier"] for i in inside for t, v in program.versions[i].items() if v in there and t not in used[0]}
+    needed = {(t, v) for i in ours if b is not None and i > b for t, v in program.versions[i].items()}
+    needed |= {(t, program.writers[t][-1]) for t, (_, _, survives) in enumerate(c["tensors"]) if survives and program.writers[t]}
+    gone = {t: ops[i]["tier"] for i in inside if b is not None and i < b for t in ops[i]["writes"] if (t, i) in needed and t not in used[1]}
+    cost = {(tier, back): ways(c, weights, tier, back) for tier in {op["tier"] for op in ops} for back in (False, True)}
+    total, homes = Fraction(0), dict(c["homes"]) if a is None else {}
+    for at, moving, back, key, use in ((a, come, False, "room", used[0]), (b, gone, True, "later", used[1])):
+        price = {tier: Fraction(*dual[key].get(tier, (0, 1))) for tier in tiers}
+        for t, tier in moving.items():
+            each = [price, cost[tier, back]]
+            if a is b is None and c["repeats"] and (t, (program.writers[t] or [-1])[-1]) in needed:
+                each.append(cost[ops[program.writers[t][-1]]["tier"], True])  # what is written goes back to where it was
+            where = [tier for tier in ([homes[t]] if t in homes else tiers) if all(tier in one for one in each)]
+            total += c["tensors"][t][1] * min([sum(one[tier] for one in each) for tier in where], default=0)
         total -= sum(price[tier] * tiers[tier]["bytes"] for tier in tiers)
         if at is not None:
-            total += price[ops[at]["tier"]] * (ops[at]["workspace"] + sum(tensors[t][1] for t in program.uses[at]))
+            total += price[ops[at]["tier"]] * (ops[at]["workspace"] + sum(c["tensors"][t][1] for t in use))
     return total
 
 
 def bound(c: Any, program: Program) -> int:
-    """Nanoseconds that a path of ops, each of which follows the one before, and of legs between them, takes at least."""
+    """Nanoseconds that a path takes at least: of ops, each of which follows the one before, and legs between them."""
     total, last = Fraction(0), None
     for k, step in enumerate(c["path"]):
-        if isinstance(step, int):
-            fits = k == 0 or last in program.before[step] or (isinstance(last, dict) and last["to"] == step)
-            total += c["ops"][step]["ns"]
-        else:
+        if isinstance(step, dict):
             fits = step["from"] == last and (step["to"] is not None or k == len(c["path"]) - 1)
             total += leg(c, program, step)
-        require(fits, "step {} of the bound's path does not follow the one before", k)
+        else:
+            fits = k == 0 or (last["to"] == step if isinstance(last, dict) else last in program.before[step])
+            total += c["ops"][step]["ns"]
+        require(fits, "step {} of the path does not follow the one before", k)
         last = step
     return -int(-total // 1)
 
 
 def natural(text: str) -> int:
-    """A number of a certificate: whole and at least 0."""
+    """A number of a certificate, which is whole and at least 0."""
     if not text.isdecimal():
-        raise ValueError(f"{text[:20]} is no whole number of at least 0")
+        raise ValueError(f"expected a whole number of at least 0, got {text[:20]}")
     return int(text)
 
 
 def prove(text: str) -> str:
     """What a certificate proves, in a few lines; raises :class:`FalseClaim`."""
     file = json.loads(text, parse_int=natural, parse_float=natural, parse_constant=natural)
+    c, digest = (
+        {**file["given"], **file["plan"], **file["claims"]},
+        hashlib.sha256(json.dumps(file["given"], sort_keys=True).encode()).hexdigest(),
+    )
     require(file["hosim_certificate"] == 1, "another version of certificates")
-    c, devices = {**file["given"], **file["plan"], **file["claims"]}, file["devices"]
-    digest = hashlib.sha256(json.dumps(file["given"], sort_keys=True).encode()).hexdigest()
-    require(digest == file["given_sha256"], "what is given has the SHA-256 {}, not the one that it says", digest)
-    program = Program(c["ops"])
-    held = []
+    require(digest == file["given_sha256"], "the SHA-256 of what is given is {}", digest)
+    program = Program(c)
+    devices = [Device(c, program, events) for events in file["devices"]]
     for device in devices:
-        copies = Copies(c, device, program)
-        when, staged = moved(c, device, copies)
-        planned(c, device, copies, when)
-        used(c, device, copies)
-        rooms = [(tier, *span, c["tensors"][t][1]) for (t, tier), spans in copies.spans.items() for span in spans]
-        held.append(rooms + staged + [(op["tier"], *at, op["workspace"]) for op, at in zip(c["ops"], device["ops"], strict=True)])
-    machine(c, devices, held)
-    ended = max(end for device in devices for *_, end in [(0,), *device["ops"], *device["transfers"]])
-    require(ended == c["makespan_ns"], "the last event ends at {:,} ns, not {:,} ns", ended, c["makespan_ns"])
-    least = bound(c, program)
-    require(c["lower_bound_ns"] <= least, "the path proves that no plan takes less than {:,} ns, not {:,} ns", least, c["lower_bound_ns"])
-    ops, gap = sum(len(device["ops"]) for device in devices), f"; the makespan is {ended / least - 1:.2%} above" if least else ""
-    slow = [end - start - op["ns"] for device in devices for op, (start, end) in zip(c["ops"], device["ops"], strict=True)]
-    peaks = ", ".join(f"{c['peak_bytes'][tier]:,} of {room['bytes']:,} B in {tier}" for tier, room in c["tiers"].items())
-    homes = f", and begin with {len(c['homes'])} tensors in their homes" if c["homes"] else ""
-    lines = [
-        f"{c['policy']} on {c['hardware']}, {c['workload']}: {len(devices)} devices, {ops} ops, {sum(len(d['transfers']) for d in devices)} transfers",
-        "proved: order of ops, valid inputs, nothing lost that is needed, room in every tier, engines and bandwidth of every link",
-        f"proved: makespan {ended:,} ns; peak {peaks}",
-        f"proved: plans of these ops in this order{' that restore what they change' if c['repeats'] else ''}{homes} take at least {least:,} ns{gap}",
-        f"given: sizes, durations of ops alone, capacities, bandwidths, latencies: SHA-256 {digest}",
-        f"not proved: {sum(x > 0 for x in slow)} ops take {sum(slow):,} ns more than alone" if any(slow) else "",
-        "not proved: which copies the runtime policy lets go, and why" if c["runtime"] else "",
-    ]
-    return "\n".join(filter(None, lines))
+        device.planned()
+        device.used()
+    peaks, end, least = machine(c, devices), max(device.end for device in devices), bound(c, program)
+    require(end == c["makespan_ns"], "the last event ends at {:,} ns, not at {:,} ns", end, c["makespan_ns"])
+    require(least >= c["lower_bound_ns"], "the path takes {:,} ns at least, not {:,} ns", least, c["lower_bound_ns"])
+    slow = [end - start - op["ns"] for device in devices for op, (start, end) in zip(c["ops"], device.times, strict=True)]
+    which = "that restore what they change" * c["repeats"] + f" and begin with {len(c['homes'])} tensors at home" * bool(c["homes"])
+    return f"""{c["policy"]} on {c["hardware"]}, {c["workload"]}: {len(c["ops"])} ops, {len(c["cache_ops"])} cache ops, {len(devices)} devices
+proved: order of ops and cache ops, valid inputs, nothing lost that is needed, room in tiers, engines and bandwidth
+proved: makespan {end:,} ns; peaks of {peaks} at most
+proved: plans of these ops in this order {which or "whatever"} take {least:,} ns at least; the gap is {end - least:,} ns
+given: sizes, durations of ops alone, capacities, bandwidths, latencies: SHA-256 {digest}
+not proved: {sum(slow):,} ns that ops take longer than alone; {"why the runtime policy lets copies go" if c["runtime"] else "queues in order"}"""
 
 
 def main() -> int:

@@ -42,24 +42,22 @@ class _Search:
     def __init__(self, given: Mapping[str, Any], repeats: bool) -> None:
         self.c = {**given, "repeats": repeats}
         self.ops, self.tensors = given["ops"], given["tensors"]
-        self.program = Program(self.ops)
+        self.program = Program(self.c)
         self.homes = dict(given["homes"])
         self._costs: dict[Any, float] = {}
         self._ways: dict[Any, dict[str, Fraction]] = {}
-        joined = {(channel["from"], channel["to"]) for channel in given["channels"].values()}
-        self.direct = all([(x, y) in joined for x in given["tiers"] for y in given["tiers"] if x != y])
         self.prices = {tier: list(self._prices(tier)) for tier in dict.fromkeys([op["tier"] for op in self.ops])}
 
-    def _way(self, link: int, size: int, end: str, back: bool, latency: bool) -> dict[str, Fraction]:
-        key = link, size, end, back, latency
+    def _way(self, link: int, end: str, back: bool) -> dict[str, Fraction]:
+        key = link, end, back
         if key not in self._ways:
-            self._ways[key] = ways(self.c, {link: Fraction(1)}, size, end, back, latency)
+            self._ways[key] = ways(self.c, {link: Fraction(1)}, end, back)
         return self._ways[key]
 
     def _prices(self, end: str) -> Iterator[_Prices]:
         """With each link, no price for room, and those that make the tiers next to it as dear as those behind."""
         for link in range(len(self.c["links"])):
-            each = self._way(link, 1, end, False, False)
+            each = self._way(link, end, False)
             for level in sorted(set(each.values())):
                 yield _Prices(link, {tier: level - cost for tier, cost in each.items() if cost < level})
 
@@ -81,17 +79,16 @@ class _Search:
         return [max(part, key=every.__getitem__) for part in parts]
 
     def _cost(self, prices: _Prices, t: int, end: str, back: bool, home: str | None, returns: str | None = None) -> float:
-        """As the checker counts it, in nanoseconds: the way to ``end``, or ``back``, the room, and the way from ``returns``."""
-        size = self.tensors[t][1]
-        key = id(prices), size, end, back, home, returns
+        """As the checker counts it, in nanoseconds: the way to ``end``, or back, the room, and the way from ``returns``."""
+        key = id(prices), end, back, home, returns
         if key not in self._costs:
-            each = [self._way(prices.link, size, end, back, self.direct)]
+            each = [self._way(prices.link, end, back)]
             if returns is not None:
-                each.append(self._way(prices.link, size, returns, True, self.direct))
+                each.append(self._way(prices.link, returns, True))
             tiers = [tier for tier in ([home] if home else self.c["tiers"]) if all([tier in way for way in each])]
-            whole = [prices.room.get(tier, 0) * size + sum([way[tier] for way in each]) for tier in tiers]
+            whole = [prices.room.get(tier, 0) + sum([way[tier] for way in each]) for tier in tiers]
             self._costs[key] = float(min(whole, default=0))
-        return self._costs[key]
+        return self._costs[key] * self.tensors[t][1]
 
     def _less(self, prices: _Prices, at: Place) -> float:
         """What the room of all tiers is worth, but for what an op uses of it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosim.analysis import bound_path, homes_below
@@ -15,12 +15,15 @@ from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.hardware import Hardware
+from hosim.hardware import Channel, Hardware
 from hosim.processors import tier_of
-from hosim.result import LEDGER, Result, Timeline
+from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
 
 VERSION = 1
 """Of the format."""
+
+DECIDED = -1
+"""The place in the plan of a cache op that a runtime policy decided on."""
 
 
 def certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True) -> str:
@@ -111,21 +114,37 @@ def _ops(graph: Graph, hardware: Hardware) -> list[dict[str, Any]]:
 
 def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any]:
     """What happened on one device, and the copies that a runtime policy decided on there."""
-    ends = {c.name: (c.source, c.destination) for c in hardware.channels}
-    decided: dict[int, tuple[int, list[str]]] = {}
-    for x in timeline.transfers:
-        if x.cache_op >= len(plan.cache_ops):
-            decided.setdefault(x.cache_op, (x.tensor, []))[1].append(x.channel)
-    places = {k: place for place, k in enumerate(sorted(decided), len(plan.cache_ops))}
+    channels = {c.name: c for c in hardware.channels}
+    planned = [(x.cache_op, x) for x in timeline.transfers if x.cache_op != DECIDED]
+    moves = []
+    for made in _decided(plan, timeline, channels):
+        ends = [channels[x.channel] for x in made]
+        (source,) = {c.source for c in ends} - {c.destination for c in ends}
+        (target,) = {c.destination for c in ends} - {c.source for c in ends}
+        planned += [(len(plan.cache_ops) + len(moves), x) for x in made]
+        moves.append(["copy", made[0].tensor, source, target, None])
     return {
         "ops": [list(at) for at in zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)],
-        "transfers": [[places.get(x.cache_op, x.cache_op), x.channel, x.bytes, x.start_ns, x.end_ns] for x in timeline.transfers],
+        "transfers": [[k, x.channel, x.bytes, x.start_ns, x.end_ns] for k, x in planned],
         "copies": [[r.tensor, r.tier, r.start_ns, r.end_ns] for r in timeline.residencies if r.tensor >= 0 and not r.staged],
-        "decided": [["copy", t, *_way([ends[name] for name in names]), None] for _, (t, names) in sorted(decided.items())],
+        "decided": moves,
     }
 
 
-def _way(hops: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """Where a way over some channels begins and ends."""
-    sources, targets = {a for a, _ in hops}, {b for _, b in hops}
-    return min(sources - targets), min(targets - sources)
+def _decided(plan: Plan, timeline: Timeline, channels: Mapping[str, Channel]) -> Iterator[list[Transfer]]:
+    """The transfers of each copy that a runtime policy decided on: those of a tensor until all of it is where it stays."""
+    kept: dict[tuple[int, str], list[Residency]] = {}
+    for r in timeline.residencies:
+        if not r.staged:
+            kept.setdefault((r.tensor, r.tier), []).append(r)
+    under_way: dict[int, list[Transfer]] = {}
+    arrived: dict[int, int] = {}
+    for x in sorted(timeline.transfers, key=lambda x: (x.start_ns, x.end_ns)):
+        if x.cache_op == DECIDED:
+            under_way.setdefault(x.tensor, []).append(x)
+            target = channels[x.channel].destination
+            if any([r.start_ns <= x.start_ns and x.end_ns <= r.end_ns for r in kept.get((x.tensor, target), ())]):
+                arrived[x.tensor] = arrived.get(x.tensor, 0) + x.bytes
+                if arrived[x.tensor] >= plan.graph.tensors[x.tensor].size_bytes:
+                    del arrived[x.tensor]
+                    yield under_way.pop(x.tensor)
