@@ -88,14 +88,15 @@ class _Search:
             tiers = [tier for tier in ([home] if home else self.c["tiers"]) if all([tier in way for way in each])]
             whole = [prices.room.get(tier, 0) + sum([way[tier] for way in each]) for tier in tiers]
             self._costs[key] = float(min(whole, default=0))
-        return self._costs[key] * self.tensors[t][1]
+        size: int = self.tensors[t][1]
+        return self._costs[key] * size
 
     def _less(self, prices: _Prices, at: Place) -> float:
         """What the room of all tiers is worth, but for what an op uses of it."""
-        total = -sum([price * self.c["tiers"][tier]["bytes"] for tier, price in prices.room.items()])
+        total = -sum([price * self.c["tiers"][tier]["bytes"] for tier, price in prices.room.items()], Fraction(0))
         if at is not None:
             used = self.ops[at]["workspace"] + sum([self.tensors[t][1] for t in self.program.uses[at]])
-            total += prices.room.get(self.ops[at]["tier"], 0) * used
+            total += prices.room.get(self.ops[at]["tier"], Fraction(0)) * used
         return float(total)
 
     def coming(self, a: Place, queue: Sequence[int], ends: set[Place], tried: Sequence[_Prices], whole: bool) -> dict[Place, list[float]]:
@@ -196,9 +197,9 @@ def _best(tried: Sequence[_Prices], come: Sequence[float], gone: Sequence[float]
         best[0] = max(best[0], (ns, prices), key=lambda each: each[0])
         if gone is not None:
             best[1] = max(best[1], (gone[k], prices), key=lambda each: each[0])
-    sums = [(first[0] + second[0], first[1], second[1]) for first, second in most.values()]
-    ns, prices, later = max(sums, key=lambda each: each[0], default=(0.0, None, None))
-    return None if ns <= 0 or prices is None else (ns, prices, later)
+    sums = [(came[0] + went[0], came[1], went[1]) for came, went in most.values()]
+    ns, first, second = max(sums, key=lambda each: each[0], default=(0.0, None, None))
+    return None if ns <= 0 or first is None else (ns, first, second)
 
 
 def _leg(a: Place, b: Place, prices: _Prices, later: _Prices | None) -> dict[str, Any]:

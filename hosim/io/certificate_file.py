@@ -15,7 +15,8 @@ from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.hardware import Channel, Hardware
+from hosim.hardware import Channel, Fabric, Hardware
+from hosim.jitter import Jitter
 from hosim.processors import tier_of
 from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
 
@@ -26,45 +27,64 @@ DECIDED = -1
 """The place in the plan of a cache op that a runtime policy decided on."""
 
 
-def certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True) -> str:
-    """The certificate of a recorded replay, as JSON: the same bytes for the same replay.
+def check_certifiable(plan: Plan, allocator: str = LEDGER, jitter: Jitter | None = None) -> None:
+    """Raise :class:`InputError` for what a certificate cannot say: times that vary, and an allocator's blocks instead of bytes."""
+    if jitter is not None and not jitter.is_none:
+        raise InputError("a certificate has no times that vary; leave the spreads of ops and transfers out", source=_source(plan))
+    if allocator != LEDGER:
+        raise InputError(f"a certificate counts bytes, not the blocks of {allocator!r}; use the allocator {LEDGER!r}", source=_source(plan))
 
-    ``repeats`` says whether the plan restores what docs/contract.md, rule 2, wants restored. Raises :class:`InputError` for what a certificate
-    cannot say: a plan that does not fit, times that vary, an allocator, nothing recorded.
+
+def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True) -> dict[str, Any]:
+    """The certificate of a recorded replay, as data for JSON; the same for the same replay.
+
+    ``repeats`` says whether the plan restores what docs/contract.md, rule 2, wants restored; a runtime policy need not. Raises
+    :class:`InputError` for a result without a timeline, for a plan that does not fit, and as :func:`check_certifiable` does.
+
+    >>> import json
+    >>> from hosim.check_certificate import prove
+    >>> from hosim.engine import replay
+    >>> from hosim.graph import GraphBuilder
+    >>> from hosim.io import load_hardware
+    >>> from hosim.shipped import find_hardware
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan, toy = Plan(b.build()), load_hardware(find_hardware("toy"))
+    >>> text = json.dumps(to_certificate(plan, toy, replay(plan, toy, record=True)))
+    >>> print(prove(text).splitlines()[3])
+    proved: plans of these ops in this order, which restore what they change, take 50 ns at least; the gap is 0 ns
     """
-    _check(plan, result)
+    check_certifiable(plan, LEDGER if result.allocator is None else result.allocator.name, result.jitter)
+    timelines = [each.timeline for each in result.by_device or (result,) if each.timeline is not None]
+    if not (result.feasible and timelines):
+        raise InputError("expected a plan that fits, and a replay with record=True", source=_source(plan))
     repeats = repeats and plan.runtime is None
-    devices = [_device(plan, each.timeline, hardware) for each in result.by_device or (result,) if each.timeline is not None]
     given = _given(plan, hardware, result.budget_bytes)
-    moves = [[one.op, one.tensor, one.source, one.destination, None if one.after == AT_START else one.after] for one in plan.cache_ops]
-    starts = plan.residency(hardware.device_tier)
-    said = {
-        "policy": plan.policy,
-        "runtime": plan.runtime is not None,
-        "repeats": repeats,
-        "initial": [[t, tier] for t, tiers in starts.items() for tier in tiers],
-        "cache_ops": moves,
-    }
     path, bound_ns = bound_path(given, repeats)
-    claims = {"makespan_ns": result.makespan_ns, "peak_bytes": dict(result.peak_bytes), "lower_bound_ns": bound_ns, "path": path}
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
-    whole = {"hosim_certificate": VERSION, "given": given, "given_sha256": digest, "plan": said, "devices": devices, "claims": claims}
-    return json.dumps(whole, sort_keys=True) + "\n"
+    return {
+        "hosim_certificate": VERSION,
+        "given": given,
+        "given_sha256": digest,
+        "plan": {
+            "policy": plan.policy,
+            "runtime": plan.runtime is not None,
+            "repeats": repeats,
+            "initial": [[t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers],
+            "cache_ops": [[x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after] for x in plan.cache_ops],
+        },
+        "devices": [_device(plan, timeline, hardware) for timeline in timelines],
+        "claims": {
+            "makespan_ns": result.makespan_ns,
+            "peak_bytes": dict(result.peak_bytes),
+            "lower_bound_ns": bound_ns,
+            "path": path,
+        },
+    }
 
 
-def _check(plan: Plan, result: Result) -> None:
-    """Raise :class:`InputError` for what a certificate cannot say."""
-    wrong = None
-    if not result.feasible:
-        wrong = "the plan does not fit: there is nothing to certify"
-    elif result.jitter is not None:
-        wrong = "times that vary at random are no part of a certificate; leave --op-sigma and --transfer-sigma out"
-    elif result.allocator is not None:
-        wrong = f"a certificate counts bytes, not an allocator's blocks; replay with --allocator {LEDGER}"
-    elif result.timeline is None:
-        wrong = "the replay was not recorded; replay it with record=True"
-    if wrong is not None:
-        raise InputError(wrong, source=f"certificate of {plan.policy}")
+def _source(plan: Plan) -> str:
+    return f"certificate of {plan.policy}"
 
 
 def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
@@ -78,8 +98,7 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
 
     rooms = {tier.name: tier.capacity_bytes for tier in machine.tiers}
     rooms[hardware.device_tier] = min(rooms[hardware.device_tier], budget_bytes)
-    links = [(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
-    links += [(f.name, f.bandwidth_bytes_per_s, f.channels, f.scope) for f in machine.fabrics]
+    links = [Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
     homes = homes_below(graph, hardware)
     kept = all([plan.initial.get(t, home) == home for t, home in homes.items()])
     return {
@@ -92,7 +111,10 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
         "channels": {
             c.name: {"from": c.source, "to": c.destination, "latency_ns": c.latency_ns, "engines": c.engines} for c in machine.channels
         },
-        "links": [{"name": name, "bytes_per_s": b, "carries": list(carried), "of": of(scope)} for name, b, carried, scope in links],
+        "links": [
+            {"name": link.name, "bytes_per_s": link.bandwidth_bytes_per_s, "carries": list(link.channels), "of": of(link.scope)}
+            for link in (*links, *machine.fabrics)
+        ],
     }
 
 
@@ -116,7 +138,7 @@ def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any
     """What happened on one device, and the copies that a runtime policy decided on there."""
     channels = {c.name: c for c in hardware.channels}
     planned = [(x.cache_op, x) for x in timeline.transfers if x.cache_op != DECIDED]
-    moves = []
+    moves: list[list[Any]] = []
     for made in _decided(plan, timeline, channels):
         ends = [channels[x.channel] for x in made]
         (source,) = {c.source for c in ends} - {c.destination for c in ends}
