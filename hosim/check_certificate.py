@@ -48,7 +48,7 @@ class Program:
                 self.users[t].append(i)
 
 
-class Device:
+class DeviceEvents:
     """What happened on one device: when tiers had room for a tensor (``spans``), and which versions of it they held (``contents``)."""
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
@@ -129,6 +129,8 @@ class Device:
         """Ops run after those that they follow, for their durations at least, on valid inputs; what survives is there at the end."""
         for i, (op, (start, end)) in enumerate(zip(self.c["ops"], self.times, strict=True)):
             require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
+            room = op["workspace"] + sum(self.program.tensors[t][1] for t in self.program.uses[i])  # also of an op that takes no time
+            require(room <= self.c["tiers"][op["tier"]]["bytes"], "op {} uses more than {} has room for", op["name"], op["tier"])
             early = all(self.times[p][1] <= start for p in self.program.before[i])
             require(early, "op {} starts before one that it follows has ended", op["name"])
             for t, version in self.program.versions[i].items():
@@ -170,7 +172,7 @@ def flows(jobs: Amounts, bytes_per_s: int) -> bool:
     return all(start < end for start, end, _ in jobs)
 
 
-def machine(c: Any, devices: list[Device]) -> str:
+def machine(c: Any, devices: list[DeviceEvents]) -> str:
     """Tiers have room for what they hold, channels have engines and links have bandwidth for what moves; the peaks of the tiers."""
     said = []
     for name, tier in c["tiers"].items():
@@ -271,7 +273,7 @@ def prove(text: str) -> str:
         digest == file["given_sha256"] and file["hosim_certificate"] == 1, "what is given has another SHA-256, or version 1 is not meant"
     )
     program = Program(c)
-    devices = [Device(c, program, events) for events in file["devices"]]
+    devices = [DeviceEvents(c, program, events) for events in file["devices"]]
     for device in devices:
         device.used()
         device.planned()

@@ -8,9 +8,8 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.any_processor import durations_by_processor
-    from hosim.analysis.bound_path import bound_path
     from hosim.analysis.bounded_result import bound_of_result_ns, bounded
-    from hosim.analysis.bounds import LowerBounds, homes_below, lower_bound_ns
+    from hosim.analysis.bounds import LowerBounds, lower_bound_ns
     from hosim.analysis.canonical import ascend, canonical, canonical_places, digest, graph_fingerprint, inverse, plan_fingerprint
     from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.finding import Finding
@@ -26,9 +25,8 @@ else:
         __name__,
         {
             "any_processor": "durations_by_processor",
-            "bound_path": "bound_path",
             "bounded_result": "bound_of_result_ns bounded",
-            "bounds": "LowerBounds homes_below lower_bound_ns",
+            "bounds": "LowerBounds lower_bound_ns",
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse plan_fingerprint",
             "edited_curve": "Numbers edited_curve",
             "finding": "Finding",
@@ -52,7 +50,6 @@ __all__ = [
     "StageExchange",
     "ascend",
     "bound_of_result_ns",
-    "bound_path",
     "bounded",
     "bubbles",
     "canonical",
@@ -63,7 +60,6 @@ __all__ = [
     "exchanges",
     "free_order_bound_ns",
     "graph_fingerprint",
-    "homes_below",
     "idle_below",
     "initial_set",
     "inverse",

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hosim.analysis import bound_path, homes_below
+from hosim.analysis import LowerBounds
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel import machine_of_copies
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Fabric, Hardware
+from hosim.io.certificate_path import bound_path
 from hosim.jitter import Jitter
 from hosim.processors import tier_of
 from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
@@ -99,13 +100,13 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
     rooms = {tier.name: tier.capacity_bytes for tier in machine.tiers}
     rooms[hardware.device_tier] = min(rooms[hardware.device_tier], budget_bytes)
     links = [Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
-    homes = homes_below(graph, hardware)
+    homes, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     kept = all([plan.initial.get(t, home) == home for t, home in homes.items()])
     return {
         "workload": graph.name,
         "hardware": hardware.name,
         "tensors": [[tensor.name, tensor.size_bytes, tensor.survives] for tensor in graph.tensors],
-        "ops": _ops(graph, hardware),
+        "ops": _ops(graph, hardware, durations),
         "homes": [[t, home[0]] for t, home in homes.items()] if kept else [],
         "tiers": {name: {"bytes": room, "of": of(machine.tier_scope(name))} for name, room in rooms.items()},
         "channels": {
@@ -118,7 +119,7 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
     }
 
 
-def _ops(graph: Graph, hardware: Hardware) -> list[dict[str, Any]]:
+def _ops(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {
             "name": op.name,
@@ -130,7 +131,7 @@ def _ops(graph: Graph, hardware: Hardware) -> list[dict[str, Any]]:
             "deps": list(op.deps),
             "workspace": op.workspace_bytes,
         }
-        for op, duration in zip(graph.ops, op_durations(graph, hardware), strict=True)
+        for op, duration in zip(graph.ops, durations, strict=True)
     ]
 
 

@@ -31,12 +31,12 @@ class _Prices:
 
 def bound_path(given: Mapping[str, Any], repeats: bool) -> tuple[list[Any], int]:
     """The steps of a path, and the nanoseconds that it proves; ``given`` is that of a certificate."""
-    search = _Search(given, repeats)
+    search = _LongestPath(given, repeats)
     path = search.path()
     return path, max(0, bound({**given, "repeats": repeats, "path": path}, search.program))
 
 
-class _Search:
+class _LongestPath:
     """What has to move in each leg, by prices."""
 
     def __init__(self, given: Mapping[str, Any], repeats: bool) -> None:
