@@ -1,7 +1,7 @@
 """Proves a certificate, which ``hosim replay --certificate FILE`` writes, without hosim: ``python check_certificate.py FILE``.
 
 Exit code 0: the events are possible, and no plan of these ops is faster than the bound. 1: something is false. 2: it is no certificate.
-Taken as given: sizes, durations of ops alone, capacities, bandwidths, latencies. All arithmetic is exact. docs/contract.md says more.
+Taken as given: sizes, durations of ops alone, capacities, bandwidths, latencies. All arithmetic is exact. docs/authors.md says more.
 """
 
 import gzip
@@ -213,7 +213,7 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
     """Nanoseconds that pass at least from the end of op ``from`` (None: time 0) to the start of ``to`` (None: the end), as so much moves.
 
     What the stream reads and was there lies somewhere at ``from``; what it makes and is needed later is somewhere at ``to``. By weak
-    duality: where weights of links are 1 together at most, ways cost no more than the time. Room has a price a byte, which tiers are paid.
+    duality: where weights of links are 1 together at most, ways cost no more than the time. Tiers have a price for each byte without room.
     """
     ops, a, b, tiers = c["ops"], dual["from"], dual["to"], c["tiers"]
     weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
@@ -227,18 +227,19 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
     needed |= {(t, program.writers[t][-1]) for t, (_, _, survives) in enumerate(c["tensors"]) if survives and program.writers[t]}
     gone = {t: ops[i]["tier"] for i in inside if b is not None and i < b for t in ops[i]["writes"] if (t, i) in needed and t not in used[1]}
     cost = {(tier, back): ways(c, weights, tier, back) for tier in {op["tier"] for op in ops} for back in (False, True)}
-    total, homes = Fraction(0), dict(c["homes"]) if a is None else {}
+    total, homes, sizes = Fraction(0), dict(c["homes"]) if a is None else {}, [size for _, size, _ in c["tensors"]]
     for at, moving, back, key, use in ((a, come, False, "room", used[0]), (b, gone, True, "later", used[1])):
-        price = {tier: Fraction(*dual[key].get(tier, (0, 1))) for tier in tiers}
+        price, short, held = dict[str, Fraction](), dict[str, int](), sum(sizes[t] for t in moving)
+        for tier in tiers:  # what moves and is not in a tier has so many bytes at least, no tensor more of them than all
+            taken = ops[at]["workspace"] + sum(sizes[t] for t in use) if at is not None and ops[at]["tier"] == tier else 0
+            price[tier], short[tier] = Fraction(*dual[key].get(tier, (0, 1))), max(0, held + taken - tiers[tier]["bytes"])
+            total += price[tier] * short[tier]
         for t, tier in moving.items():
-            each = [price, cost[tier, back]]
+            each, worth = [cost[tier, back]], {tier: price[tier] * min(sizes[t], short[tier]) for tier in tiers}
             if a is b is None and c["repeats"] and (t, (program.writers[t] or [-1])[-1]) in needed:
                 each.append(cost[ops[program.writers[t][-1]]["tier"], True])  # what is written goes back to where it was
             where = [tier for tier in ([homes[t]] if t in homes else tiers) if all(tier in one for one in each)]
-            total += c["tensors"][t][1] * min([sum(one[tier] for one in each) for tier in where], default=0)
-        total -= sum(price[tier] * tiers[tier]["bytes"] for tier in tiers)
-        if at is not None:
-            total += price[ops[at]["tier"]] * (ops[at]["workspace"] + sum(c["tensors"][t][1] for t in use))
+            total += min([sizes[t] * sum(one[tier] for one in each) + worth[tier] for tier in where], default=0) - sum(worth.values())
     return total
 
 

@@ -59,21 +59,13 @@ def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: b
     timelines = [each.timeline for each in result.by_device or (result,) if each.timeline is not None]
     if not (result.feasible and timelines):
         raise InputError("expected a plan that fits, and a replay with record=True", source=_source(plan))
-    repeats = repeats and plan.runtime is None
-    given = _given(plan, hardware, result.budget_bytes)
-    path, bound_ns = bound_path(given, repeats)
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
+    given, said = _given(plan, hardware, result.budget_bytes), _plan(plan, hardware, repeats)
+    path, bound_ns = bound_path(given, said)
     return {
         "hosim_certificate": VERSION,
         "given": given,
-        "given_sha256": digest,
-        "plan": {
-            "policy": plan.policy,
-            "runtime": plan.runtime is not None,
-            "repeats": repeats,
-            "initial": [[t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers],
-            "cache_ops": [[x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after] for x in plan.cache_ops],
-        },
+        "given_sha256": hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest(),
+        "plan": said,
         "devices": [_device(plan, timeline, hardware) for timeline in timelines],
         "claims": {
             "makespan_ns": result.makespan_ns,
@@ -81,6 +73,20 @@ def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: b
             "lower_bound_ns": bound_ns,
             "path": path,
         },
+    }
+
+
+def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
+    """What the plan says; ``homes`` are what the workload puts below, if the plan does, too."""
+    homes, _ = plan.graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
+    kept = all([plan.initial.get(t, home) == home for t, home in homes.items()])
+    return {
+        "policy": plan.policy,
+        "runtime": plan.runtime is not None,
+        "repeats": repeats and plan.runtime is None,
+        "homes": [[t, home[0]] for t, home in homes.items()] if kept else [],
+        "initial": [[t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers],
+        "cache_ops": [[x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after] for x in plan.cache_ops],
     }
 
 
@@ -100,14 +106,12 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
     rooms = {tier.name: tier.capacity_bytes for tier in machine.tiers}
     rooms[hardware.device_tier] = min(rooms[hardware.device_tier], budget_bytes)
     links = [Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
-    homes, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
-    kept = all([plan.initial.get(t, home) == home for t, home in homes.items()])
+    _, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
         "workload": graph.name,
         "hardware": hardware.name,
         "tensors": [[tensor.name, tensor.size_bytes, tensor.survives] for tensor in graph.tensors],
         "ops": _ops(graph, hardware, durations),
-        "homes": [[t, home[0]] for t, home in homes.items()] if kept else [],
         "tiers": {name: {"bytes": room, "of": of(machine.tier_scope(name))} for name, room in rooms.items()},
         "channels": {
             c.name: {"from": c.source, "to": c.destination, "latency_ns": c.latency_ns, "engines": c.engines} for c in machine.channels

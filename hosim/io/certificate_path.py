@@ -7,45 +7,49 @@ link. It is looked for in floats, and said in whole numbers: what the path prove
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from hosim.check_certificate import Program, bound, ways
 
 _EVERY_OP, _POINTS = 48, 12
 """Legs begin and end at every op of graphs of up to so many ops, of larger ones at so many."""
 
+_SIZES = 3
+"""Where less than a tensor has no room, prices are tried by which one of the smallest such tensors pays for all of it: so many."""
+
 Place = int | None
 """An op, or the start or the end of the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prices:
-    """All weight on one link, and the price of a byte of room in each tier, as far as that makes all tiers below ``level`` as dear."""
+class _Alike(NamedTuple):
+    """Tensors of one size that move to, or from, one tier; from one ``home``, if they lie there, and in the end back from ``returns``."""
 
-    link: int
-    room: Mapping[str, Fraction]
+    size: int
+    end: str
+    home: str | None = None
+    returns: str | None = None
 
 
-def bound_path(given: Mapping[str, Any], repeats: bool) -> tuple[list[Any], int]:
-    """The steps of a path, and the nanoseconds that it proves; ``given`` is that of a certificate."""
-    search = _LongestPath(given, repeats)
+def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[Any], int]:
+    """The steps of a path, and the nanoseconds that it proves; ``given`` and ``plan`` are those of a certificate."""
+    search = _LongestPath({**given, **plan})
     path = search.path()
-    return path, max(0, bound({**given, "repeats": repeats, "path": path}, search.program))
+    return path, bound({**search.c, "path": path}, search.program)
 
 
 class _LongestPath:
     """What has to move in each leg, by prices."""
 
-    def __init__(self, given: Mapping[str, Any], repeats: bool) -> None:
-        self.c = {**given, "repeats": repeats}
-        self.ops, self.tensors = given["ops"], given["tensors"]
+    def __init__(self, c: Mapping[str, Any]) -> None:
+        self.c = c
+        self.ops, self.tensors = c["ops"], c["tensors"]
         self.program = Program(self.c)
-        self.homes = dict(given["homes"])
-        self._costs: dict[Any, float] = {}
+        self.homes = dict(c["homes"])
         self._ways: dict[Any, dict[str, Fraction]] = {}
+        self._costs: dict[Any, dict[str, float]] = {}
         self.prices = {tier: list(self._prices(tier)) for tier in dict.fromkeys([op["tier"] for op in self.ops])}
 
     def _way(self, link: int, end: str, back: bool) -> dict[str, Fraction]:
@@ -54,12 +58,12 @@ class _LongestPath:
             self._ways[key] = ways(self.c, {link: Fraction(1)}, end, back)
         return self._ways[key]
 
-    def _prices(self, end: str) -> Iterator[_Prices]:
+    def _prices(self, end: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
         """With each link, no price for room, and those that make the tiers next to it as dear as those behind."""
         for link in range(len(self.c["links"])):
             each = self._way(link, end, False)
             for level in sorted(set(each.values())):
-                yield _Prices(link, {tier: level - cost for tier, cost in each.items() if cost < level})
+                yield link, {tier: level - cost for tier, cost in each.items() if cost < level}
 
     def points(self) -> list[int]:
         """The ops at which most is in use, or to come back to, of as many equal parts."""
@@ -78,88 +82,97 @@ class _LongestPath:
         parts = [range(count * k // _POINTS, count * (k + 1) // _POINTS) for k in range(_POINTS)]
         return [max(part, key=every.__getitem__) for part in parts]
 
-    def _cost(self, prices: _Prices, t: int, end: str, back: bool, home: str | None, returns: str | None = None) -> float:
-        """As the checker counts it, in nanoseconds: the way to ``end``, or back, the room, and the way from ``returns``."""
-        key = id(prices), end, back, home, returns
+    def took(self, moving: Counter[_Alike], link: int, room: Mapping[str, Fraction], back: bool, at: Place) -> float:
+        """Nanoseconds that the checker makes of what moves, with all weight on one link and these prices for room."""
+        short = self.short(moving, at)
+        prices = {tier: float(price) for tier, price in room.items()}
+        total = sum([price * short[tier] for tier, price in prices.items()])
+        for alike, count in moving.items():
+            worth = {tier: price * min(alike.size, short[tier]) for tier, price in prices.items()}
+            ways = self._ways_of(link, alike, back).items()
+            least = min([alike.size * cost + worth.get(tier, 0.0) for tier, cost in ways], default=0.0)
+            total += count * (least - sum(worth.values()))
+        return total
+
+    def _ways_of(self, link: int, alike: _Alike, back: bool) -> dict[str, float]:
+        """By the tier in which they may lie, what a byte of such tensors takes of a link."""
+        key = link, back, alike[1:]
         if key not in self._costs:
-            each = [self._way(prices.link, end, back)]
-            if returns is not None:
-                each.append(self._way(prices.link, returns, True))
-            tiers = [tier for tier in ([home] if home else self.c["tiers"]) if all([tier in way for way in each])]
-            whole = [prices.room.get(tier, 0) + sum([way[tier] for way in each]) for tier in tiers]
-            self._costs[key] = float(min(whole, default=0))
-        size: int = self.tensors[t][1]
-        return self._costs[key] * size
+            each = [self._way(link, alike.end, back)]
+            if alike.returns is not None:
+                each.append(self._way(link, alike.returns, True))
+            tiers = [tier for tier in ([alike.home] if alike.home else self.c["tiers"]) if all([tier in way for way in each])]
+            self._costs[key] = {tier: float(sum([way[tier] for way in each])) for tier in tiers}
+        return self._costs[key]
 
-    def _less(self, prices: _Prices, at: Place) -> float:
-        """What the room of all tiers is worth, but for what an op uses of it."""
-        total = -sum([price * self.c["tiers"][tier]["bytes"] for tier, price in prices.room.items()], Fraction(0))
+    def short(self, moving: Counter[_Alike], at: Place) -> dict[str, int]:
+        """By tier, the bytes of what moves that have no room in it."""
+        held = sum([alike.size * count for alike, count in moving.items()])
+        short = {tier: held - room["bytes"] for tier, room in self.c["tiers"].items()}
         if at is not None:
-            used = self.ops[at]["workspace"] + sum([self.tensors[t][1] for t in self.program.uses[at]])
-            total += prices.room.get(self.ops[at]["tier"], Fraction(0)) * used
-        return float(total)
+            short[self.ops[at]["tier"]] += self.ops[at]["workspace"] + sum([self.tensors[t][1] for t in self.program.uses[at]])
+        return {tier: max(0, size) for tier, size in short.items()}
 
-    def coming(self, a: Place, queue: Sequence[int], ends: set[Place], tried: Sequence[_Prices], whole: bool) -> dict[Place, list[float]]:
-        """What has come for the ops of a stream from op ``a`` to each of ``ends`` takes at least, by prices."""
+    def best(self, moving: Counter[_Alike], back: bool, at: Place) -> dict[int, tuple[float, Mapping[str, Fraction]]]:
+        """By link, the most that what moves takes on it, and the prices that say so."""
+        found: dict[int, tuple[float, Mapping[str, Fraction]]] = {}
+        short = self.short(moving, at)
+        for end in dict.fromkeys([alike.end for alike in moving]):
+            whole = {Fraction(alike.size, short[end]) for alike in moving if alike.size > short[end] > 0}
+            for link, room in self.prices[end]:
+                for times in (Fraction(1), *sorted(whole)[:_SIZES]) if end in room else (Fraction(1),):
+                    asked = {tier: price * (times if tier == end else 1) for tier, price in room.items()}
+                    found[link] = max(found.get(link, (0.0, {})), (self.took(moving, link, asked, back, at), asked), key=lambda one: one[0])
+        return found
+
+    def coming(self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool) -> Iterator[tuple[Place, Counter[_Alike]]]:
+        """What has to come for the ops of a stream from op ``a`` to each of ``ends``, and to the end of the step."""
         ours, writers = set(queue), self.program.writers
         seen = set() if a is None else set(self.program.uses[a])
-        sums = [self._less(prices, a) for prices in tried]
-        found: dict[Place, list[float]] = {}
+        moving: Counter[_Alike] = Counter()
         for i in queue:
             if a is not None and i <= a:
                 continue
             for t, version in self.program.versions[i].items():
-                if t in seen or not (version == -1 or (a is not None and version <= a and version in ours)):
-                    continue
-                home = self.homes.get(t) if a is None else None
-                last = whole and self.c["repeats"] and self.tensors[t][2] and writers[t]
-                returns = self.ops[writers[t][-1]]["tier"] if last else None
-                for k, prices in enumerate(tried):
-                    sums[k] += self._cost(prices, t, self.ops[i]["tier"], False, home, returns)
+                if t not in seen and (version == -1 or (a is not None and version <= a and version in ours)):
+                    goes_back = whole and self.c["repeats"] and self.tensors[t][2] and writers[t]
+                    returns = self.ops[writers[t][-1]]["tier"] if goes_back else None
+                    moving[_Alike(self.tensors[t][1], self.ops[i]["tier"], self.homes.get(t) if a is None else None, returns)] += 1
             seen |= self.program.uses[i]
             if i in ends:
-                found[i] = list(sums)
-        found[None] = sums
-        return found
+                yield i, moving
+        yield None, moving
 
-    def going(self, b: int, queue: Sequence[int], starts: set[Place], tried: Sequence[_Prices]) -> dict[Place, list[float]]:
-        """What the ops of a stream from each of ``starts`` to op ``b`` make and is needed later takes at least to be elsewhere at ``b``."""
+    def going(self, b: int, queue: Sequence[int], starts: set[Place]) -> Iterator[tuple[Place, Counter[_Alike]]]:
+        """What the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make and is needed later."""
         ours, program = set(queue), self.program
-        sums = [self._less(prices, b) for prices in tried]
-        found: dict[Place, list[float]] = {}
-        for i in reversed(queue):
+        moving: Counter[_Alike] = Counter()
+        for i in reversed([i for i in queue if i < b]):
             if i in starts:
-                found[i] = list(sums)
-            if i >= b:
-                continue
+                yield i, moving
             for t in set(self.ops[i]["writes"]) - program.uses[b]:
                 after = any([r > b and r in ours and program.versions[r].get(t) == i for r in program.users[t]])
                 if after or (self.tensors[t][2] and program.writers[t][-1] == i):
-                    for k, prices in enumerate(tried):
-                        sums[k] += self._cost(prices, t, self.ops[i]["tier"], True, None)
-        found[None] = sums
-        return found
+                    moving[_Alike(self.tensors[t][1], self.ops[i]["tier"])] += 1
+        yield None, moving
 
-    def legs(self) -> dict[Place, dict[Place, tuple[float, _Prices, _Prices | None]]]:
-        """By end and begin: what a leg takes, and the prices that prove it."""
+    def legs(self) -> dict[Place, dict[Place, tuple[float, dict[str, Any]]]]:
+        """By end and begin: what a leg takes, and the leg as a certificate says it."""
         queues: dict[str, list[int]] = {}
         for i, op in enumerate(self.ops):
             queues.setdefault(op["stream"], []).append(i)
         points = self.points()
-        found: dict[Place, dict[Place, tuple[float, _Prices, _Prices | None]]] = {}
+        found: dict[Place, dict[Place, tuple[float, dict[str, Any]]]] = {}
         for queue in queues.values():
-            places = {*points} & {*queue}
-            tried = self.prices[self.ops[queue[0]]["tier"]]
-            out = {b: self.going(b, queue, {*places}, tried) for b in places}
-            for a in (None, *places):
-                for b, come in self.coming(a, queue, {*places}, tried, False).items():
-                    best = _best(tried, come, None if b is None else out[b][a])
-                    if best is not None and (b, a) != (None, None):
-                        found.setdefault(b, {})[a] = best
-        every = [prices for each in self.prices.values() for prices in each]
-        best = _best(every, self.coming(None, range(len(self.ops)), set(), every, True)[None], None)
-        if best is not None:
-            found.setdefault(None, {})[None] = best
+            places: set[Place] = {*set(points).intersection(queue)}
+            out = {b: {a: self.best(moving, True, b) for a, moving in self.going(b, queue, places)} for b in places if b is not None}
+            begins: list[Place] = [None, *places]
+            for a in begins:
+                for b, moving in self.coming(a, queue, places, False):
+                    if (a, b) != (None, None):
+                        found.setdefault(b, {})[a] = _leg(a, b, self.best(moving, False, a), {} if b is None else out[b][a])
+        for _, moving in self.coming(None, range(len(self.ops)), set(), True):
+            found.setdefault(None, {})[None] = _leg(None, None, self.best(moving, False, None), {})
         return found
 
     def path(self) -> list[Any]:
@@ -169,8 +182,9 @@ class _LongestPath:
 
         def latest(i: Place, before: Sequence[int] | set[int]) -> tuple[float, Place, bool]:
             ends = [(begun[p][0] + self.ops[p]["ns"], -p, False) for p in before]
-            for a, (took, _, _) in legs.get(i, {}).items():
-                ends.append((took if a is None else begun[a][0] + self.ops[a]["ns"] + took, 1 if a is None else -a, True))
+            for a, (took, _) in legs.get(i, {}).items():
+                if took > 0:
+                    ends.append((took if a is None else begun[a][0] + self.ops[a]["ns"] + took, 1 if a is None else -a, True))
             at, place, moved = max(ends, default=(0.0, 1, False))
             return at, None if place == 1 else -place, moved
 
@@ -182,31 +196,17 @@ class _LongestPath:
         while True:
             _, earlier, moved = begun[here]
             if moved:
-                steps.append(_leg(earlier, here, *legs[here][earlier][1:]))
+                steps.append(legs[here][earlier][1])
             if earlier is None:
                 return steps[::-1]
             steps.append(earlier)
             here = earlier
 
 
-def _best(tried: Sequence[_Prices], come: Sequence[float], gone: Sequence[float] | None) -> tuple[float, _Prices, _Prices | None] | None:
-    """The largest sum of what comes and what goes over one link, each by its best prices; ``None`` if nothing has to move."""
-    most: dict[int, list[tuple[float, _Prices | None]]] = {}
-    for k, (prices, ns) in enumerate(zip(tried, come, strict=True)):
-        best = most.setdefault(prices.link, [(-1.0, None), (0.0, None)])
-        best[0] = max(best[0], (ns, prices), key=lambda each: each[0])
-        if gone is not None:
-            best[1] = max(best[1], (gone[k], prices), key=lambda each: each[0])
-    sums = [(came[0] + went[0], came[1], went[1]) for came, went in most.values()]
-    ns, first, second = max(sums, key=lambda each: each[0], default=(0.0, None, None))
-    return None if ns <= 0 or first is None else (ns, first, second)
-
-
-def _leg(a: Place, b: Place, prices: _Prices, later: _Prices | None) -> dict[str, Any]:
-    """A leg as a certificate says it."""
-    weights = {str(prices.link): [1, 1]}
-    return {"from": a, "to": b, "weights": weights, "room": _pairs(prices), "later": {} if later is None else _pairs(later)}
-
-
-def _pairs(prices: _Prices) -> dict[str, list[int]]:
-    return {tier: [price.numerator, price.denominator] for tier, price in prices.room.items()}
+def _leg(a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]) -> tuple[float, dict[str, Any]]:
+    """What a leg takes over the link that has the most to carry, and the leg as a certificate says it."""
+    none: tuple[float, Mapping[str, Fraction]] = (0.0, {})
+    sums = {link: come.get(link, none)[0] + gone.get(link, none)[0] for link in (*come, *gone)}
+    link = max(sums, key=sums.__getitem__, default=0)
+    pairs = [{tier: [p.numerator, p.denominator] for tier, p in each.get(link, none)[1].items() if p} for each in (come, gone)]
+    return sums.get(link, 0.0), {"from": a, "to": b, "weights": {str(link): [1, 1]}, "room": pairs[0], "later": pairs[1]}
