@@ -227,7 +227,7 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
     needed |= {(t, program.writers[t][-1]) for t, (_, _, survives) in enumerate(c["tensors"]) if survives and program.writers[t]}
     gone = {t: ops[i]["tier"] for i in inside if b is not None and i < b for t in ops[i]["writes"] if (t, i) in needed and t not in used[1]}
     cost = {(tier, back): ways(c, weights, tier, back) for tier in {op["tier"] for op in ops} for back in (False, True)}
-    total, homes, sizes = Fraction(0), dict(c["homes"]) if a is None else {}, [size for _, size, _ in c["tensors"]]
+    total, homes, sizes = Fraction(0), dict(c["homes"]) if a is None and c["at_home"] else {}, [size for _, size, _ in c["tensors"]]
     for at, moving, back, key, use in ((a, come, False, "room", used[0]), (b, gone, True, "later", used[1])):
         price, short, held = dict[str, Fraction](), dict[str, int](), sum(sizes[t] for t in moving)
         for tier in tiers:  # what moves and is not in a tier has so many bytes at least, no tensor more of them than all
@@ -281,9 +281,9 @@ def prove(text: str) -> str:
     peaks, end, least = machine(c, devices), max(device.end for device in devices), bound(c, program)
     require(end == c["makespan_ns"], "the last event ends at {:,} ns, not at {:,} ns", end, c["makespan_ns"])
     require(least >= c["lower_bound_ns"], "the path takes {:,} ns at least, not {:,} ns", least, c["lower_bound_ns"])
-    require(all(home in c["initial"] for home in c["homes"]), "the plan does not start where its bound says")
+    require(not c["at_home"] or all(home in c["initial"] for home in c["homes"]), "the plan does not start at home what its bound says")
     slow = sum(until - start - op["ns"] for device in devices for op, (start, until) in zip(c["ops"], device.times, strict=True))
-    which = f"{', which restore what they change' * c['repeats']}{', with what is below at home' * bool(c['homes'])}"
+    which = f"{', which restore what they change' * c['repeats']}{', with what is below at home' * c['at_home']}"
     return f"""{c["policy"]} on {c["hardware"]}, {c["workload"]}: {len(c["ops"])} ops, {len(devices)} devices
 proved: order of ops, valid inputs, nothing lost that is needed, room, engines, bandwidth{", cache ops of the plan" * (not c["runtime"])}
 proved: makespan {end:,} ns; peaks {peaks}

@@ -77,14 +77,13 @@ def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: b
 
 
 def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
-    """What the plan says; ``homes`` are what the workload puts below, if the plan does, too."""
+    """What the plan says; ``at_home``: it starts what the workload puts below there."""
     homes, _ = plan.graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
-    kept = all([plan.initial.get(t, home) == home for t, home in homes.items()])
     return {
         "policy": plan.policy,
         "runtime": plan.runtime is not None,
         "repeats": repeats and plan.runtime is None,
-        "homes": [[t, home[0]] for t, home in homes.items()] if kept else [],
+        "at_home": bool(homes) and all([plan.initial.get(t, home) == home for t, home in homes.items()]),
         "initial": [[t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers],
         "cache_ops": [[x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after] for x in plan.cache_ops],
     }
@@ -106,12 +105,13 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
     rooms = {tier.name: tier.capacity_bytes for tier in machine.tiers}
     rooms[hardware.device_tier] = min(rooms[hardware.device_tier], budget_bytes)
     links = [Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
-    _, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
+    homes, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
         "workload": graph.name,
         "hardware": hardware.name,
         "tensors": [[tensor.name, tensor.size_bytes, tensor.survives] for tensor in graph.tensors],
         "ops": _ops(graph, hardware, durations),
+        "homes": [[t, home[0]] for t, home in homes.items()],
         "tiers": {name: {"bytes": room, "of": of(machine.tier_scope(name))} for name, room in rooms.items()},
         "channels": {
             c.name: {"from": c.source, "to": c.destination, "latency_ns": c.latency_ns, "engines": c.engines} for c in machine.channels

@@ -47,7 +47,7 @@ class _LongestPath:
         self.c = c
         self.ops, self.tensors = c["ops"], c["tensors"]
         self.program = Program(self.c)
-        self.homes = dict(c["homes"])
+        self.homes = dict(c["homes"]) if c["at_home"] else {}
         self._ways: dict[Any, dict[str, Fraction]] = {}
         self._costs: dict[Any, dict[str, float]] = {}
         self.prices = {tier: list(self._prices(tier)) for tier in dict.fromkeys([op["tier"] for op in self.ops])}
