@@ -24,7 +24,7 @@ Place = int | None
 """An op, or the start or the end of the step."""
 
 
-class _Alike(NamedTuple):
+class _MovingAlike(NamedTuple):
     """Tensors of one size that move to, or from, one tier; from one ``home``, if they lie there, and in the end back from ``returns``."""
 
     size: int
@@ -82,7 +82,7 @@ class _LongestPath:
         parts = [range(count * k // _POINTS, count * (k + 1) // _POINTS) for k in range(_POINTS)]
         return [max(part, key=every.__getitem__) for part in parts]
 
-    def took(self, moving: Counter[_Alike], link: int, room: Mapping[str, Fraction], back: bool, at: Place) -> float:
+    def took(self, moving: Counter[_MovingAlike], link: int, room: Mapping[str, Fraction], back: bool, at: Place) -> float:
         """Nanoseconds that the checker makes of what moves, with all weight on one link and these prices for room."""
         short = self.short(moving, at)
         prices = {tier: float(price) for tier, price in room.items()}
@@ -94,7 +94,7 @@ class _LongestPath:
             total += count * (least - sum(worth.values()))
         return total
 
-    def _ways_of(self, link: int, alike: _Alike, back: bool) -> dict[str, float]:
+    def _ways_of(self, link: int, alike: _MovingAlike, back: bool) -> dict[str, float]:
         """By the tier in which they may lie, what a byte of such tensors takes of a link."""
         key = link, back, alike[1:]
         if key not in self._costs:
@@ -105,7 +105,7 @@ class _LongestPath:
             self._costs[key] = {tier: float(sum([way[tier] for way in each])) for tier in tiers}
         return self._costs[key]
 
-    def short(self, moving: Counter[_Alike], at: Place) -> dict[str, int]:
+    def short(self, moving: Counter[_MovingAlike], at: Place) -> dict[str, int]:
         """By tier, the bytes of what moves that have no room in it."""
         held = sum([alike.size * count for alike, count in moving.items()])
         short = {tier: held - room["bytes"] for tier, room in self.c["tiers"].items()}
@@ -113,7 +113,7 @@ class _LongestPath:
             short[self.ops[at]["tier"]] += self.ops[at]["workspace"] + sum([self.tensors[t][1] for t in self.program.uses[at]])
         return {tier: max(0, size) for tier, size in short.items()}
 
-    def best(self, moving: Counter[_Alike], back: bool, at: Place) -> dict[int, tuple[float, Mapping[str, Fraction]]]:
+    def best(self, moving: Counter[_MovingAlike], back: bool, at: Place) -> dict[int, tuple[float, Mapping[str, Fraction]]]:
         """By link, the most that what moves takes on it, and the prices that say so."""
         found: dict[int, tuple[float, Mapping[str, Fraction]]] = {}
         short = self.short(moving, at)
@@ -125,11 +125,11 @@ class _LongestPath:
                     found[link] = max(found.get(link, (0.0, {})), (self.took(moving, link, asked, back, at), asked), key=lambda one: one[0])
         return found
 
-    def coming(self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool) -> Iterator[tuple[Place, Counter[_Alike]]]:
+    def coming(self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
         """What has to come for the ops of a stream from op ``a`` to each of ``ends``, and to the end of the step."""
         ours, writers = set(queue), self.program.writers
         seen = set() if a is None else set(self.program.uses[a])
-        moving: Counter[_Alike] = Counter()
+        moving: Counter[_MovingAlike] = Counter()
         for i in queue:
             if a is not None and i <= a:
                 continue
@@ -137,23 +137,23 @@ class _LongestPath:
                 if t not in seen and (version == -1 or (a is not None and version <= a and version in ours)):
                     goes_back = whole and self.c["repeats"] and self.tensors[t][2] and writers[t]
                     returns = self.ops[writers[t][-1]]["tier"] if goes_back else None
-                    moving[_Alike(self.tensors[t][1], self.ops[i]["tier"], self.homes.get(t) if a is None else None, returns)] += 1
+                    moving[_MovingAlike(self.tensors[t][1], self.ops[i]["tier"], self.homes.get(t) if a is None else None, returns)] += 1
             seen |= self.program.uses[i]
             if i in ends:
                 yield i, moving
         yield None, moving
 
-    def going(self, b: int, queue: Sequence[int], starts: set[Place]) -> Iterator[tuple[Place, Counter[_Alike]]]:
+    def going(self, b: int, queue: Sequence[int], starts: set[Place]) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
         """What the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make and is needed later."""
         ours, program = set(queue), self.program
-        moving: Counter[_Alike] = Counter()
+        moving: Counter[_MovingAlike] = Counter()
         for i in reversed([i for i in queue if i < b]):
             if i in starts:
                 yield i, moving
             for t in set(self.ops[i]["writes"]) - program.uses[b]:
                 after = any([r > b and r in ours and program.versions[r].get(t) == i for r in program.users[t]])
                 if after or (self.tensors[t][2] and program.writers[t][-1] == i):
-                    moving[_Alike(self.tensors[t][1], self.ops[i]["tier"])] += 1
+                    moving[_MovingAlike(self.tensors[t][1], self.ops[i]["tier"])] += 1
         yield None, moving
 
     def legs(self) -> dict[Place, dict[Place, tuple[float, dict[str, Any]]]]:
