@@ -108,7 +108,7 @@ SHIPPED = (
     pytest.param("qwen3-30b-a3b-decode", "rtx-4090", "on_demand", "16GiB", marks=pytest.mark.long),
     pytest.param("t5-large-train", "gh200-96gb", "lookahead", "8GiB", marks=pytest.mark.long),
     pytest.param("llama-3.1-8b-train-4k-states-below", "h100-80gb-cxl", "layerwise", "40GiB", marks=pytest.mark.long),
-    pytest.param("gpt2-xl-train", "a6000", "g10", "16GiB", marks=pytest.mark.long),
+    pytest.param("gpt2-xl-train", "a6000", "memory_peak", "16GiB", marks=pytest.mark.long),
 )
 
 
