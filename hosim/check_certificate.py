@@ -26,7 +26,12 @@ class FalseClaim(Exception):  # noqa: N818
 def require(holds: object, claim: str, *about: object) -> None:
     """Raise :class:`FalseClaim` unless it holds."""
     if not holds:
-        raise FalseClaim(claim.format(*about))
+        raise FalseClaim(claim.format(*[plain(one) if isinstance(one, str) else one for one in about]))
+
+
+def plain(text: str) -> str:
+    """A name of a file that anybody may have written, as it can be printed on a line."""
+    return ascii(text)[1:-1]
 
 
 class Program:
@@ -56,6 +61,9 @@ class DeviceEvents:
         self.moves, self.end = [*c["cache_ops"], *events["decided"]], max([0, *(end for *_, end in (*self.times, *self.transfers))])
         self.spans, self.contents = defaultdict[Any, Times](list), defaultdict[Any, list[Any]](list)
         self.held = [(op["tier"], start, end, op["workspace"]) for op, (start, end) in zip(c["ops"], self.times, strict=True)]
+        require(c["runtime"] or not events["decided"], "there are copies that are not in the plan")
+        late = [start + c["channels"][on]["latency_ns"] <= end for _, on, _, start, end in self.transfers]
+        require(all(late) and all(start <= end for *_, start, end in events["copies"]), "an event ends before it can")
         for t, tier, start, end in events["copies"]:
             self.spans[t, tier].append((start, end))
             self.held.append((tier, start, end, c["tensors"][t][1]))
@@ -182,7 +190,7 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
         peak = max(map(most, held.values()))
         require(peak <= tier["bytes"], "{} holds {:,} B and has room for {:,} B", name, peak, tier["bytes"])
         require(peak <= c["peak_bytes"][name], "{} holds {:,} B at its peak, not {:,} B", name, peak, c["peak_bytes"][name])
-        said.append(f"{peak:,} of {tier['bytes']:,} B in {name}")
+        said.append(f"{peak:,} of {tier['bytes']:,} B in {plain(name)}")
     for name, channel in c["channels"].items():
         engines = max(most([(start, end, 1) for _, on, _, start, end in device.transfers if on == name]) for device in devices)
         require(engines <= channel["engines"], "{} moves more at once than it has engines", name)
@@ -217,6 +225,8 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
     """
     ops, a, b, tiers = c["ops"], dual["from"], dual["to"], c["tiers"]
     weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
+    require(a is None or b is None or a < b, "a leg ends before it begins")
+    require(all(Fraction(*one) >= 0 for key in ("weights", "room", "later") for one in dual[key].values()), "a multiplier is below 0")
     streams = {ops[i]["stream"] for i in (a, b) if i is not None} or {op["stream"] for op in ops}
     require(sum(weights.values()) <= 1 and (a is b is None or len(streams) == 1), "a leg has weights above 1 or goes from stream to stream")
     ours = [i for i, op in enumerate(ops) if op["stream"] in streams]
@@ -269,6 +279,7 @@ def prove(text: str) -> str:
     """What a certificate proves, in a few lines; raises :class:`FalseClaim`."""
     file = json.loads(text, parse_int=natural, parse_float=natural, parse_constant=natural)
     c = {**file["given"], **file["plan"], **file["claims"]}
+    require(len(c) == len(file["given"]) + len(file["plan"]) + len(file["claims"]), "something is said twice")
     digest = hashlib.sha256(json.dumps(file["given"], sort_keys=True).encode()).hexdigest()
     require(
         digest == file["given_sha256"] and file["hosim_certificate"] == 1, "what is given has another SHA-256, or version 1 is not meant"
@@ -284,7 +295,7 @@ def prove(text: str) -> str:
     require(not c["at_home"] or all(home in c["initial"] for home in c["homes"]), "the plan does not start at home what its bound says")
     slow = sum(until - start - op["ns"] for device in devices for op, (start, until) in zip(c["ops"], device.times, strict=True))
     which = f"{', which restore what they change' * c['repeats']}{', with what is below at home' * c['at_home']}"
-    return f"""{c["policy"]} on {c["hardware"]}, {c["workload"]}: {len(c["ops"])} ops, {len(devices)} devices
+    return f"""{plain(c["policy"])} on {plain(c["hardware"])}, {plain(c["workload"])}: {len(c["ops"])} ops, {len(devices)} devices
 proved: order of ops, valid inputs, nothing lost that is needed, room, engines, bandwidth{", cache ops of the plan" * (not c["runtime"])}
 proved: makespan {end:,} ns; peaks {peaks}
 proved: plans of these ops in this order{which}, take {least:,} ns at least; the gap is {end - least:,} ns
@@ -294,6 +305,9 @@ not proved: that ops have to take {slow:,} ns more than alone, and the order of 
 
 def main() -> int:
     """Prints what the file proves, or what is false in it; the exit code."""
+    if len(sys.argv) != 2:
+        print("usage: python check_certificate.py FILE", file=sys.stderr)
+        return 2
     try:
         with (gzip.open if sys.argv[1].endswith(".gz") else open)(sys.argv[1], "rt", encoding="utf-8") as file:
             print(prove(file.read()))
@@ -301,7 +315,7 @@ def main() -> int:
         print(f"false: {error}")
         return 1
     except (OSError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        print(f"no certificate: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"no certificate: {type(error).__name__}: {plain(str(error))}", file=sys.stderr)
         return 2
     return 0
 

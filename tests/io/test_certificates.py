@@ -278,6 +278,11 @@ def alone_ns(transfer: list[Any]) -> int:
     return 3 + size if channel in ("h2d", "d2h") else 2 * size
 
 
+def leg_from(a: int, b: int) -> dict[str, Any]:
+    """A leg in which nothing is said to move."""
+    return {"from": a, "to": b, "weights": {}, "room": {}, "later": {}}
+
+
 def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     """Every event, cache op, claim and step of the genuine certificate, in turn, as it did not happen or does not follow."""
     events, ops = ("devices", 0), json.loads(genuine())["given"]["ops"]
@@ -331,6 +336,11 @@ def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "a longer makespan", put(lambda ns: ns + 1, "claims", "makespan_ns")
     yield "a higher bound", put(lambda ns: ns + 1, "claims", "lower_bound_ns")
     yield "no device", put([], "devices")
+    yield "a machine of the plan's own", put({"hbm": {"bytes": 239, "of": [0]}, "ddr": {}, "nvme": {}}, "claims", "tiers")
+    yield "copies beside the plan", put([["copy", 1, "hbm", "ddr", None]], *events, "decided")
+    yield "less than nothing", put(lambda all_: [*all_, [8, "hbm", 500, 0]], *events, "copies")
+    yield "a weight below 0", put({"0": [3, 1], "1": ["-2", None]}, "claims", "path", 0, "weights")
+    yield "a way back", put(lambda path: [*path, leg_from(8, 0), *path[1:]], "claims", "path")
     yield "a step from nowhere", put(lambda path: [path[-1], *path], "claims", "path")
     yield "a weight above 1", put([2, 1], "claims", "path", 0, "weights", "0")
     yield "two weights above 1", put({"0": [1, 1], "1": [1, 1]}, "claims", "path", 0, "weights")
