@@ -94,7 +94,7 @@ class LowerBounds:
         """
         key = budget_bytes, repeats, homes_kept, compete
         if key not in self._in_order:
-            starts, durations = self._given(homes_kept)
+            starts, durations = self.given(homes_kept)
             self._in_order[key] = _bound(self._graph, durations, self._hardware, starts, budget_bytes, repeats, compete, makespan_ns)
         return self._in_order[key]
 
@@ -102,13 +102,13 @@ class LowerBounds:
         """As :meth:`bound_ns`, on plans that may edit the graph: :func:`hosim.analysis.free_order_bound.free_order_bound_ns`."""
         key = budget_bytes, repeats, homes_kept, compete
         if key not in self._any_order:
-            starts, durations = self._given(homes_kept)
+            starts, durations = self.given(homes_kept)
             self._any_order[key] = free_order_bound_ns(
                 self._graph, durations, self._hardware, budget_bytes, starts, repeats=repeats, compete=compete
             )
         return self._any_order[key]
 
-    def _given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
+    def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
         """Where tensors start whatever the plan, and how long each op takes."""
         starts = homes_below(self._graph, self._hardware) if homes_kept else {}
         return starts, op_durations(self._graph, self._hardware)

@@ -54,6 +54,15 @@ MemoryViz = Annotated[
     ),
 ]
 
+Certificate = Annotated[
+    Path | None,
+    written(
+        "--certificate",
+        says="Write plan, events and lower bound as a file that hosim/check_certificate.py proves without hosim.",
+        endings=(".json",),
+    ),
+]
+
 _LISTED = 3
 """How many places of each broken rule are listed; the others are counted."""
 
@@ -74,6 +83,7 @@ def replay(
     plot: Plot = None,
     trace: Trace = None,
     memory_viz: MemoryViz = None,
+    certificate: Certificate = None,
     html: Html = None,
     json: Json = False,
 ) -> None:
@@ -87,7 +97,7 @@ def replay(
     from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
-    from hosim.io import check_tiers, load_plan
+    from hosim.io import check_certifiable, check_tiers, load_plan, to_certificate
     from hosim.study.asked import check_pinning
     from hosim.study.runs import replay
 
@@ -96,7 +106,7 @@ def replay(
 
         image_kind(plot)
     check_trace(trace)
-    recorded = any(path is not None for path in (plot, trace, memory_viz, html))
+    recorded = any(path is not None for path in (plot, trace, memory_viz, certificate, html))
     counting = counting_of(allocator, account)
     profile = hardware_of(hardware)
     graph = graph_of(workload, rescaled_to=profile if rescale else None)
@@ -112,6 +122,8 @@ def replay(
     for line in _warnings(findings):
         warn(f"warning: {line}")
     jitter = jitter_of(op_sigma, transfer_sigma, seed)
+    if certificate is not None:
+        check_certifiable(loaded, counting.allocator, jitter)
     with progress("replaying"):
         result = replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
         check_pinning(machine, [result])
@@ -132,6 +144,13 @@ def replay(
 
         write_bytes(memory_viz, report.to_pickle(report.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
+    if certificate is not None and result.feasible:
+        from hosim.files import write
+
+        write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
+        say(f"wrote {certificate}")
+    elif certificate is not None:
+        warn(f"no {certificate}: a plan that does not fit has no certificate")
     if html is not None or not json:
         from hosim.report import tables
         from hosim.report.listed import device_table as spread

@@ -11,6 +11,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.io.any_format import load_any
+    from hosim.io.certificate_file import check_certifiable, to_certificate
     from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
     from hosim.io.named_workload import load_named, names_model
     from hosim.io.plan_file import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
@@ -26,6 +27,7 @@ else:
         __name__,
         {
             "any_format": "load_any",
+            "certificate_file": "check_certifiable to_certificate",
             "hardware_file": "hardware_from_dict hardware_to_dict load_hardware save_hardware",
             "named_workload": "load_named names_model",
             "plan_file": "check_tiers load_plan plan_from_dict plan_to_dict save_plan",
@@ -40,6 +42,7 @@ else:
     )
 
 __all__ = [
+    "check_certifiable",
     "check_spec",
     "check_tiers",
     "comparison_to_dict",
@@ -65,6 +68,7 @@ __all__ = [
     "save_routing",
     "save_workload",
     "schema",
+    "to_certificate",
     "to_json",
     "workload_from_dict",
     "workload_to_dict",

@@ -21,7 +21,7 @@ WRITING = sorted(
 
 
 def test_which_options_write() -> None:
-    assert len(WRITING) == 23
+    assert len(WRITING) == 24
     assert {("plan", "--output"), ("sweep", "--output"), ("replay", "--plot"), ("check", "--sarif"), ("import", "--output")} <= {*WRITING}
 
 

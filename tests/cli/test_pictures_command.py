@@ -12,6 +12,7 @@ import pytest
 from test_toy import HARDWARE, PLAN, WORKLOAD
 from typer.testing import CliRunner
 
+from hosim.check_certificate import prove
 from hosim.cli.main import app
 from hosim.validate.snapshot import read_snapshot
 
@@ -47,6 +48,29 @@ def test_a_name_that_is_no_picture(command: tuple[str, ...], folder: Path) -> No
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert outcome.stderr == "error: out.gif: expected a picture whose name ends in .png, .svg, .pdf\n"
     assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "toy.json", "toy.yaml"]
+
+
+def test_a_certificate(folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*REPLAY, "--certificate", "out.json"])
+    assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.json\n")
+    assert "makespan 90 ns" in prove((folder / "out.json").read_text())
+    CliRunner().invoke(app, [*REPLAY, "--json", "--certificate", "again.json"])
+    assert (folder / "again.json").read_bytes() == (folder / "out.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--op-sigma", "0.1"], 2, "error: certificate of manual: a certificate has no times that vary"),
+        (["--allocator", "caching"], 2, "error: certificate of manual: a certificate counts bytes, not the blocks of 'caching'"),
+        (["--budget", "60B"], 3, "no out.json: a plan that does not fit has no certificate"),
+    ],
+)
+def test_no_certificate(options: list[str], code: int, said: str, folder: Path) -> None:
+    outcome = CliRunner().invoke(app, [*REPLAY, *options, "--certificate", "out.json"])
+    assert outcome.exit_code == code
+    assert outcome.stderr.splitlines()[-1].startswith(said)
+    assert not (folder / "out.json").exists()
 
 
 def test_a_trace_and_a_snapshot(folder: Path) -> None:

@@ -223,6 +223,7 @@ WHOLE_OF: Mapping[str, Callable[[Path], object]] = {
     "-o": _output,
     "--output": _output,
     "--trace": _json,
+    "--certificate": _json,
     "--memory-viz": Path.read_bytes,
 }
 """The same by the option that names the file, whatever its ending."""

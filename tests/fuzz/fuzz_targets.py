@@ -117,7 +117,7 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
     )
     pictures = (
         "replay plan.json w.json -H m.yaml --plot out.png --trace out.json",
-        "replay plan.json w.json -H m.yaml --html out.html",
+        "replay plan.json w.json -H m.yaml --html out.html --certificate proof.json",
         "blame w.json -H m.yaml --plan plan.json --top 3",
         "replay plan.json w.json -H m.yaml --op-sigma 0.1 --memory-viz out.pickle --allocator static",
     )
@@ -446,6 +446,7 @@ OPTIONS = (
         "--all",
         "--trace",
         "--memory-viz",
+        "--certificate",
         "--more-memory",
         "--more-bandwidth",
         "--strict",
