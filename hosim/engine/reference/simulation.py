@@ -166,7 +166,7 @@ class Simulation:
         """The steps of a process that copies so many bytes over a channel, beside the plan's transfers: a noisy neighbour."""
         spec = next(c for c in self.machine.channels if c.name == channel)
         yield self.env.timeout(spec.latency_ns)
-        yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.place_of(spec, device, None))
+        yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.crossing(spec, None), device)
 
     def _initial_error(self) -> tuple[int, str] | None:
         """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""
