@@ -103,8 +103,6 @@ class Crossing(NamedTuple):
 class Speeds(dict[MemoryUse, Rate]):
     """How fast ops go while copies take so many bytes a second of the memory that they use, each worked out once."""
 
-    __slots__ = ("taken",)
-
     def __init__(self, taken: Fraction) -> None:
         self.taken = taken
 
@@ -119,8 +117,6 @@ class Place:
 
     ``speeds`` are those of the device's ops, by the tier that they use.
     """
-
-    __slots__ = ("at", "counts", "exact", "of", "speeds")
 
     def __init__(self, crossings: Sequence[int], at: Mapping[str, int]) -> None:
         self.at = at

@@ -23,6 +23,7 @@ from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
 from hosim.engine.reference.streams import NOT_YET, OpStream, Program, Rules
 from hosim.engine.result_figures import Outcome
+from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 
@@ -112,6 +113,9 @@ class SimulatedDevice:
         self.issued: Counter[str] = Counter()
         for t, where in plan.residency(hardware.device_tier).items():
             for tier in where:
+                if tier not in storage.rooms:
+                    text = f"tensor {graph.tensors[t].name!r} starts in tier {tier!r}, which {hardware.name} has not"
+                    raise PlanError(f"{text} (tiers: {', '.join(storage.rooms)})", where="initial")
                 storage.rooms[tier].hold(t, VALID)
                 storage.rooms[tier].note_pinned()
 
