@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from both_engines import agree, told
+from counting import calls_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_chain import MACHINE, chain_and_branches, modelled, pooled, supernode
 from processor_strategies import machines, on_processors
 from strategies import cases, graphs, hardware, processor_plans, several, sized, wild_plans
 from test_naive_collectives import with_collectives
@@ -15,8 +19,9 @@ from test_naive_stages import sets
 from test_naive_without_dma import without_dma
 
 from hosim.cache_plan import Plan
+from hosim.costmodel.transfers import max_min_rates
 from hosim.engine import replay, replay_stages
-from hosim.errors import InfeasibleError
+from hosim.errors import InfeasibleError, PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
@@ -123,3 +128,34 @@ def test_stages(data: st.DataObject, compete: bool) -> None:
 def test_allocators_and_accounts(case: Any, allocator: str, account: str) -> None:
     _, machine, plan = case
     compare(plan, machine, allocator=allocator, account=account)
+
+
+def test_a_plan_that_starts_a_tensor_in_an_unknown_tier() -> None:
+    plan = replace(chain_and_branches(8, 1), initial={1: ("nowhere",)})
+    compare(plan, MACHINE)
+    with pytest.raises(PlanError, match=r"initial: tensor 'w0' starts in tier 'nowhere', which bench has not \(tiers: hbm, ddr\)"):
+        replay(plan, MACHINE, engine=REFERENCE)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("slowed", [False, True])
+def test_work_grows_linearly_with_ops(streams: int, slowed: bool) -> None:
+    def calls(ops: int) -> int:
+        plan = chain_and_branches(ops, streams)
+        plan = modelled(plan) if slowed else plan
+        replay(plan, MACHINE, engine=REFERENCE)  # what is kept with the graph is found once
+        return calls_run(replay, plan, MACHINE, engine=REFERENCE)
+
+    few, some, many = calls(200), calls(400), calls(800)
+    assert many - some == pytest.approx(2 * (some - few), rel=0.02)
+    assert (many - some) / 400 < (110 if slowed else 90)
+
+
+def test_rates_of_alike_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one device or another, only how many copy counts: eight have eight combinations and the one in which none copies."""
+    asked: list[int] = []
+    fluid = sys.modules["hosim.engine.reference.fluid"]
+    monkeypatch.setattr(fluid, "max_min_rates", lambda classes, carried: asked.append(len(classes)) or max_min_rates(classes, carried))
+    result = replay(pooled(100), supernode(8), engine=REFERENCE, jitter=Jitter(1, 0.3, 0.3))
+    assert result.channels["read"].transfers == 25
+    assert len(asked) == len(set(asked)) <= 9
