@@ -93,7 +93,7 @@ class Progress:
             self.done.succeed()
 
 
-class Crossing(NamedTuple):
+class FlowPath(NamedTuple):
     """What flows over a channel and its fabrics at ``most`` bytes a second, or over those of collectives (``channel`` is ``None``)."""
 
     channel: Channel | None
@@ -112,8 +112,8 @@ class Speeds(dict[MemoryUse, Rate]):
         return speed
 
 
-class Place:
-    """One device among others as flows find them: what flows there, at which rates, and which instance ``at`` has of each scope (rule 11).
+class DeviceRates:
+    """One device among all: what flows there, at which rates, and which instance ``at`` has of each scope (rule 11).
 
     ``speeds`` are those of the device's ops, by the tier that they use.
     """
@@ -148,7 +148,7 @@ class Fluid:
         self.pattern: list[tuple[int, ...]] = [() for _ in devices]
         self.ops: dict[Progress, tuple[str, int, MemoryUse]] = {}
         self.others = False
-        self.crossings: dict[Crossing, int] = {}
+        self.crossings: dict[FlowPath, int] = {}
         self.speeds: dict[Fraction, Speeds] = {}
         self.hosts = [list(group) for _, group in groupby(devices, key=lambda d: hardware.instance("host", d))]
         self.capacity = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
@@ -187,7 +187,7 @@ class Fluid:
 
     def crossing(self, channel: Channel | None, most: Fraction | None) -> int:
         """The number of a crossing."""
-        return self.crossings.setdefault(Crossing(channel, most), len(self.crossings))
+        return self.crossings.setdefault(FlowPath(channel, most), len(self.crossings))
 
     # -- rates ---------------------------------------------------------------------------------------------------
 
@@ -208,9 +208,9 @@ class Fluid:
         for op, (tier, device, use) in self.ops.items():
             op.go(self._speed(tier, device, use))
 
-    def _places_of(self, pattern: Pattern) -> list[Place]:
+    def _places_of(self, pattern: Pattern) -> list[DeviceRates]:
         number, listed = count(), list(self.crossings)
-        places = [Place(flows, {"device": next(number), "host": h, "global": 0}) for h, host in enumerate(pattern) for flows in host]
+        places = [DeviceRates(flows, {"device": next(number), "host": h, "global": 0}) for h, host in enumerate(pattern) for flows in host]
         flowing = [(place, crossing, n) for place in places for crossing, n in place.counts.items()]
         classes = [(n, listed[crossing].most, self._links(listed[crossing].channel, place.at)) for place, crossing, n in flowing]
         active = {link for _, _, links in classes for link in links}
@@ -228,7 +228,7 @@ class Fluid:
     def _own(self, channel: Channel, at: Mapping[str, int]) -> Link:
         return "channel", channel.name, at[self.hardware.channel_scope(channel)]
 
-    def _carried(self, active: Set[Link], places: Sequence[Place]) -> Mapping[Link, Fraction]:
+    def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
         carried = {link: Fraction(self.capacity[link[:2]]) for link in active}
         for channel, other, bandwidth in self.beside:
@@ -245,7 +245,7 @@ class Fluid:
             place.speeds[tier] = self.speeds.setdefault(taken, Speeds(taken))
         return place.speeds[tier][use]
 
-    def _taken(self, tier: str, place: Place) -> Fraction:
+    def _taken(self, tier: str, place: DeviceRates) -> Fraction:
         """Bytes a second that copies take of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
         hardware, listed, taken = self.hardware, list(self.crossings), Fraction(0)
         scope = hardware.tier_scope(tier)
