@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from counting import lines_run
+from counting import calls_run, lines_run
 from long_chain import MACHINE, chain_and_branches, modelled, on, pooled, supernode
 
 from hosim.costmodel import MemoryUse
@@ -23,6 +24,30 @@ def test_the_work_grows_with_the_ops(engine: str, streams: int) -> None:
     replay(chain_and_branches(8, streams), MACHINE, engine=engine)
     few, many = (lines_run(replay, chain_and_branches(ops, streams), MACHINE, engine=engine) for ops in (2000, 4000))
     assert many <= 2.01 * few
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("slowed", [False, True])
+def test_the_calls_of_the_reference(streams: int, slowed: bool) -> None:
+    def calls(ops: int) -> int:
+        plan = chain_and_branches(ops, streams)
+        plan = modelled(plan) if slowed else plan
+        replay(plan, MACHINE, engine="reference")  # what is kept with the graph is found once
+        return calls_run(replay, plan, MACHINE, engine="reference")
+
+    few, some, many = calls(200), calls(400), calls(800)
+    assert many - some == pytest.approx(2 * (some - few), rel=0.02)
+    assert (many - some) / 400 < (110 if slowed else 90)
+
+
+def test_rates_of_alike_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one device or another, only how many copy counts: eight have eight combinations and the one in which none copies."""
+    asked: list[int] = []
+    fluid = sys.modules["hosim.engine.reference.fluid"]
+    monkeypatch.setattr(fluid, "max_min_rates", lambda classes, carried: asked.append(len(classes)) or max_min_rates(classes, carried))
+    result = replay(pooled(100), supernode(8), engine="reference", jitter=Jitter(1, 0.3, 0.3))
+    assert result.channels["read"].transfers == 25
+    assert len(asked) == len(set(asked)) <= 9
 
 
 def test_the_work_grows_with_the_devices() -> None:

@@ -204,7 +204,7 @@ class Transfers:
         lane.queue_ns += env.now - chunk.issue_ns
         if waits:
             yield env.timeout(waits)
-        yield from self.fluid.flow(volume, crossing)
+        yield from self.fluid.flow(volume, crossing, self.device)
         chunk.end_ns = self.last_end = now = env.now
         lane.contention_ns += now - chunk.start_ns - chunk.alone_ns
         lane.running -= 1
@@ -219,7 +219,7 @@ class Transfers:
         if (size, kind) not in lane.terms:
             most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
             alone = lane.alone if most is None else min(Fraction(lane.alone), most)
-            lane.terms[size, kind] = self.fluid.place_of(lane.channel, self.device, most), alone
+            lane.terms[size, kind] = self.fluid.crossing(lane.channel, most), alone
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:

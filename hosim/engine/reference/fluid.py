@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count, groupby
 from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,23 +93,15 @@ class Progress:
             self.done.succeed()
 
 
-class Crossing(NamedTuple):
-    """What flows alike: over the same ``links`` at ``most`` bytes a second, on a ``device``; ``channel`` is ``None`` for a collective's."""
+class FlowPath(NamedTuple):
+    """What flows over a channel and its fabrics at ``most`` bytes a second, or over those of collectives (``channel`` is ``None``)."""
 
-    links: tuple[Link, ...]
-    most: Fraction | None
     channel: Channel | None
-    device: int
-
-
-Where = tuple[str, int]
-"""The tier in which an op reads and writes, and the position of the device whose op it is."""
+    most: Fraction | None
 
 
 class Speeds(dict[MemoryUse, Rate]):
     """How fast ops go while copies take so many bytes a second of the memory that they use, each worked out once."""
-
-    __slots__ = ("taken",)
 
     def __init__(self, taken: Fraction) -> None:
         self.taken = taken
@@ -119,136 +112,155 @@ class Speeds(dict[MemoryUse, Rate]):
         return speed
 
 
-class Rates:
-    """The rates of flows that flow together, by what they cross, and the speeds of ops beside them, by where these are."""
+class DeviceRates:
+    """One device among all: what flows there, at which rates, and which instance ``at`` has of each scope (rule 11).
 
-    __slots__ = ("counts", "exact", "of", "speeds")
+    ``speeds`` are those of the device's ops, by the tier that they use.
+    """
 
-    def __init__(self, counts: Mapping[int, int], rates: Sequence[Fraction]) -> None:
-        self.counts = counts
-        self.exact = dict(zip(counts, rates, strict=True))
-        self.of = {crossing: rate.as_integer_ratio() for crossing, rate in self.exact.items()}
-        self.speeds: dict[Where, Speeds] = {}
+    def __init__(self, crossings: Sequence[int], at: Mapping[str, int]) -> None:
+        self.at = at
+        self.counts = Counter(crossings)
+        self.exact: dict[int, Fraction] = {}
+        self.of: dict[int, Rate] = {}
+        self.speeds: dict[str, Speeds] = {}
 
+
+Pattern = tuple[tuple[tuple[int, ...], ...], ...]
+"""What flows on each device of each host, by the numbers of what it crosses."""
 
 KEPT_RATES = 10_000
-"""Combinations of flows whose rates are kept."""
+"""Patterns whose rates are kept."""
 
 
 class Fluid:
-    """All of it: bytes times nanoseconds a second that flow, by what they cross, and nanoseconds of ops that copies slow down.
+    """All of it: bytes times nanoseconds a second that flow on each device, by what they cross, and nanoseconds of ops beside them.
 
-    ``others``: other bytes flow than when ``rates`` were set. ``crossings`` have places as they come, ``speeds`` are those of ops by what
-    copies take of the memory that they use. ``folded``: one device stands for all, and has its part of everything.
+    ``others``: other bytes flow than when rates were set. ``crossings`` are numbered as they come; ``pattern`` has those of each device.
+    ``place_of`` is where each device stands among all, ``speeds`` those of ops by what copies take of the memory that they use.
+    ``folded``: one device stands for all, and has its part of everything.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware, folded: bool) -> None:
         self.env = env
         self.hardware = hardware
         self.folded = folded
-        self.flows: dict[Progress, int] = {}
-        self.ops: dict[Progress, tuple[Where, MemoryUse]] = {}
+        devices = range(1 if folded else hardware.devices)
+        self.flows: list[dict[Progress, int]] = [{} for _ in devices]
+        self.pattern: list[tuple[int, ...]] = [() for _ in devices]
+        self.ops: dict[Progress, tuple[str, int, MemoryUse]] = {}
         self.others = False
-        self.rates = Rates({}, ())
-        self.rates_of = lru_cache(KEPT_RATES)(self._rates_of)
-        self.crossings: dict[Crossing, int] = {}
+        self.crossings: dict[FlowPath, int] = {}
         self.speeds: dict[Fraction, Speeds] = {}
+        self.hosts = [list(group) for _, group in groupby(devices, key=lambda d: hardware.instance("host", d))]
         self.capacity = {("channel", c.name): self._part(c.bandwidth_bytes_per_s, hardware.channel_scope(c)) for c in hardware.channels}
         self.capacity |= {("fabric", f.name): self._part(f.bandwidth_bytes_per_s, f.scope) for f in hardware.fabrics}
         named = {c.name: c for c in hardware.channels}
-        self.beside = [
-            (self._own(c, d), self._own(named[other], d), self._part(bandwidth, hardware.channel_scope(c)))
-            for c in hardware.channels
-            for other, bandwidth in c.beside
-            for d in range(1 if folded else hardware.devices)
-        ]
+        self.beside = [(c, named[other], self._part(b, hardware.channel_scope(c))) for c in hardware.channels for other, b in c.beside]
         self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
+        self.places_of = lru_cache(KEPT_RATES)(self._places_of)
+        self.places = self.places_of(tuple([((),) * len(host) for host in self.hosts]))
+        self.place_of = list(self.places)
 
     def _part(self, bandwidth: int, scope: str) -> Fraction:
         """What the devices that are simulated have of a bandwidth."""
         return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
-    def flow(self, left: int, crossing: int) -> Steps:
+    def flow(self, left: int, crossing: int, device: int) -> Steps:
         """The steps of a process that lets bytes, times nanoseconds a second, flow until none is left."""
         if left:
-            flow = Progress(self.env, left)
-            self.flows[flow] = crossing
-            self.others = self.env.stirred = True
+            flow, flows = Progress(self.env, left), self.flows[device]
+            flows[flow] = crossing
+            self._stir(device)
             yield flow.done
-            del self.flows[flow]
-            self.others = self.env.stirred = True
+            del flows[flow]
+            self._stir(device)
 
-    def compute(self, launch: int, left: int, where: Where, use: MemoryUse | None) -> Steps:
+    def _stir(self, device: int) -> None:
+        self.pattern[device] = tuple(sorted(self.flows[device].values()))
+        self.others = self.env.stirred = True
+
+    def compute(self, launch: int, left: int, tier: str, device: int, use: MemoryUse | None) -> Steps:
         """The steps of a process that runs an op: its launch, then so many nanoseconds, longer where copies slow it down."""
         if launch:
             yield self.env.timeout(launch)
         if use is not None and left > 0:
             op = Progress(self.env, left)
-            self.ops[op] = where, use
-            op.go(self._speed(where, use))
+            self.ops[op] = tier, device, use
+            op.go(self._speed(tier, device, use))
             yield op.done
             del self.ops[op]
+
+    def crossing(self, channel: Channel | None, most: Fraction | None) -> int:
+        """The number of a crossing."""
+        return self.crossings.setdefault(FlowPath(channel, most), len(self.crossings))
 
     # -- rates ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13)."""
+        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13).
+
+        Which device of a host is which, and which host, changes no rate: they are asked for in order of what flows there.
+        """
         self.others = False
-        self.rates = self.rates_of(tuple(sorted(self.flows.values())))
-        of = self.rates.of
-        for flow, crossing in self.flows.items():
-            flow.go(of[crossing])
-        for op, (where, use) in self.ops.items():
-            op.go(self._speed(where, use))
+        pattern = self.pattern
+        ranked = [sorted(host, key=pattern.__getitem__) for host in self.hosts]
+        hosts = sorted([(tuple([pattern[d] for d in host]), host) for host in ranked])
+        self.places = self.places_of(tuple([flows for flows, _ in hosts]))
+        for place, device in zip(self.places, [d for _, host in hosts for d in host], strict=True):
+            self.place_of[device] = place
+            for flow, crossing in self.flows[device].items():
+                flow.go(place.of[crossing])
+        for op, (tier, device, use) in self.ops.items():
+            op.go(self._speed(tier, device, use))
 
-    def _rates_of(self, crossings: tuple[int, ...]) -> Rates:
-        counts, listed = Counter(crossings), list(self.crossings)
-        classes = [(count, listed[place].most, listed[place].links) for place, count in counts.items()]
-        return Rates(counts, max_min_rates(classes, self._carried({link for _, _, links in classes for link in links})))
+    def _places_of(self, pattern: Pattern) -> list[DeviceRates]:
+        number, listed = count(), list(self.crossings)
+        places = [DeviceRates(flows, {"device": next(number), "host": h, "global": 0}) for h, host in enumerate(pattern) for flows in host]
+        flowing = [(place, crossing, n) for place in places for crossing, n in place.counts.items()]
+        classes = [(n, listed[crossing].most, self._links(listed[crossing].channel, place.at)) for place, crossing, n in flowing]
+        active = {link for _, _, links in classes for link in links}
+        for (place, crossing, _), rate in zip(flowing, max_min_rates(classes, self._carried(active, places)), strict=True):
+            place.exact[crossing], place.of[crossing] = rate, rate.as_integer_ratio()
+        return places
 
-    def _carried(self, active: Set[Link]) -> Mapping[Link, Fraction]:
+    def _links(self, channel: Channel | None, at: Mapping[str, int]) -> tuple[Link, ...]:
+        """A channel and the fabrics that it is in; for collectives each fabric as often as it carries their bytes (rule 19)."""
+        if channel is None:
+            return tuple([("fabric", f.name, at[f.scope]) for f in crossed_fabrics(self.hardware) for _ in range(f.collectives)])
+        fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
+        return self._own(channel, at), *[("fabric", f.name, at[f.scope]) for f in fabrics]
+
+    def _own(self, channel: Channel, at: Mapping[str, int]) -> Link:
+        return "channel", channel.name, at[self.hardware.channel_scope(channel)]
+
+    def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
         """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
         carried = {link: self.capacity[link[:2]] for link in active}
-        for own, other, bandwidth in self.beside:
-            if own in active and other in active:
-                carried[own] = min(carried[own], bandwidth)
+        for channel, other, bandwidth in self.beside:
+            for own, disturbing in [(self._own(channel, place.at), self._own(other, place.at)) for place in places]:
+                if own in active and disturbing in active:
+                    carried[own] = min(carried[own], bandwidth)
         return carried
 
-    def _speed(self, where: Where, use: MemoryUse) -> Rate:
+    def _speed(self, tier: str, device: int, use: MemoryUse) -> Rate:
         """How fast an op goes while copies take what they take of the memory that it uses."""
-        speeds, rates = self.rates.speeds, self.rates
-        if where not in speeds:
-            listed = list(self.crossings)
-            taken = sum([n * self._taken_by(listed[place], rates.exact[place], *where) for place, n in rates.counts.items()], Fraction(0))
-            speeds[where] = self.speeds.setdefault(taken, Speeds(taken))
-        return speeds[where][use]
+        place = self.place_of[device]
+        if tier not in place.speeds:
+            taken = self._taken(tier, place)
+            place.speeds[tier] = self.speeds.setdefault(taken, Speeds(taken))
+        return place.speeds[tier][use]
 
-    def _taken_by(self, crossing: Crossing, rate: Fraction, tier: str, device: int) -> Fraction:
-        """Bytes a second that a copy takes of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
-        hardware, channel = self.hardware, crossing.channel
-        if channel is None:
-            return Fraction(0)
-        if tier == hardware.device_tier and crossing.device == device and channel.name in self.held:
-            return Fraction(HELD_BYTES_PER_S)  # the device's own processor copies (rule 22)
-        if self.folded:
-            return rate if tier in (channel.source, channel.destination) else Fraction(0)  # each has its part, and copies the same
+    def _taken(self, tier: str, place: DeviceRates) -> Fraction:
+        """Bytes a second that copies take of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
+        hardware, listed, taken = self.hardware, list(self.crossings), Fraction(0)
         scope = hardware.tier_scope(tier)
-        near = hardware.instance(scope, crossing.device) == hardware.instance(scope, device)
-        return rate / hardware.sharers(scope) if near and tier in (channel.source, channel.destination) else Fraction(0)
-
-    # -- what flows cross --------------------------------------------------------------------------------------------
-
-    def place_of(self, channel: Channel, device: int, most: Fraction | None) -> int:
-        """What transfers cross: their channel, and the fabrics that the channel is in."""
-        fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
-        links = self._own(channel, device), *[("fabric", f.name, self.hardware.instance(f.scope, device)) for f in fabrics]
-        return self.crossings.setdefault(Crossing(links, most, channel, device), len(self.crossings))
-
-    def place_of_collectives(self, device: int, most: Fraction) -> int:
-        """What collectives cross: each fabric as often as it carries their bytes (rule 19)."""
-        crossed = crossed_fabrics(self.hardware)
-        links = tuple([("fabric", f.name, self.hardware.instance(f.scope, device)) for f in crossed for _ in range(f.collectives)])
-        return self.crossings.setdefault(Crossing(links, most, None, device), len(self.crossings))
-
-    def _own(self, channel: Channel, device: int) -> Link:
-        return "channel", channel.name, self.hardware.instance(self.hardware.channel_scope(channel), device)
+        parts = 1 if self.folded else hardware.sharers(scope)  # while all copy the same, each loses what one takes
+        for near in [other for other in self.places if other.at[scope] == place.at[scope]]:
+            for crossing, n in near.counts.items():
+                channel = listed[crossing].channel
+                if channel is not None and tier in (channel.source, channel.destination):
+                    taken += near.exact[crossing] * n / parts
+                if channel is not None and tier == hardware.device_tier and channel.name in self.held:
+                    taken += HELD_BYTES_PER_S  # the device's own processor copies (rule 22)
+        return taken

@@ -237,10 +237,10 @@ class SimulatedDevice:
         fluid = self.shared.fluid
         if i in self.program.sent and takes:
             rate = min(-(-self.program.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
-            return fluid.flow(rate * takes, fluid.place_of_collectives(self.position, Fraction(rate)))
+            return fluid.flow(rate * takes, fluid.crossing(None, Fraction(rate)), self.position)
         use = None if i in self.exchanges else self.program.slowed.get(i)
         launch = takes if use is None else min(takes, use.launch_ns)
-        return fluid.compute(launch, takes - launch, (self.program.where[i], self.position), use)
+        return fluid.compute(launch, takes - launch, self.program.where[i], self.position, use)
 
     @property
     def waits_for_room(self) -> bool:

@@ -73,7 +73,7 @@ class Simulation:
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
         self.shared = Shared(self.env, hardware, self.machine, self.fluid, jitter, self.wake, self.wake_all)
-        programs = {id(each): Program(each, hardware, competes) for each in self.plans}
+        programs = {key: Program(each, hardware, competes) for key, each in {id(each): each for each in self.plans}.items()}
         self.devices = [self._device(programs[id(each)], d, record, placing) for d, each in enumerate(self.plans)]
 
     def _device(self, program: Program, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
@@ -82,8 +82,7 @@ class Simulation:
         allocator, reserve = placing
         places = {name: k for k, name in enumerate(graph.streams)}
         stream_of = [places[op.stream] for op in graph.ops]
-        most = budget if reserve is None else min(hardware.device.capacity_bytes, reserve)
-        arena = make_arena(allocator, graph, stream_of, most)
+        arena = make_arena(allocator, graph, stream_of, budget if reserve is None else min(hardware.device.capacity_bytes, reserve))
         recorder = TimelineRecorder(graph, hardware) if record else None
         rooms = {}
         for at, tier in enumerate(hardware.tiers):
@@ -173,7 +172,7 @@ class Simulation:
         """The steps of a process that copies so many bytes over a channel, beside the plan's transfers: a noisy neighbour."""
         spec = next(c for c in self.machine.channels if c.name == channel)
         yield self.env.timeout(spec.latency_ns)
-        yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.place_of(spec, device, None))
+        yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.crossing(spec, None), device)
 
     def _initial_error(self) -> tuple[int, str] | None:
         """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of equal plans it is everyone's."""

@@ -30,23 +30,6 @@ class TierRoom:
     ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
     """
 
-    __slots__ = (
-        "amounts",
-        "arena",
-        "at",
-        "copies",
-        "env",
-        "folded",
-        "freed",
-        "graph",
-        "ledgers",
-        "most_pinned",
-        "pinned",
-        "pins",
-        "recorder",
-        "tier",
-    )
-
     def __init__(
         self,
         env: Nanoseconds,
