@@ -245,7 +245,7 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, 
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.io import check_tiers
-    from hosim.planner import explain as explained
+    from hosim.planner.hyperoffload import explain as explained
     from hosim.report import PlanExplanation
 
     _expect_plan(plan)

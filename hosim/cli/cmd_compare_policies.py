@@ -169,18 +169,16 @@ def compare_policies(
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
     if html is not None or not json:
-        from hosim.report import comparison, no_offload_sentence, paragraph
-        from hosim.report.listed import device_table as spread
-        from hosim.report.of_studies import routing_table as routing_tables
+        from hosim.report import comparison, listed, no_offload_sentence, of_studies, paragraph
 
         shown: list[RenderableType] = []
         if answer is not None:
             shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
         shown.append(comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
-            shown.append(spread.devices(results, machine))
+            shown.append(listed.devices(results, machine))
         if predictions:
-            shown.append(routing_tables.predictions(predictions))
+            shown.append(of_studies.predictions(predictions))
         if html is not None:
             from hosim.report import comparison_page
 

@@ -121,8 +121,8 @@ def replay(
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
     if trace is not None:
+        from hosim import report as perfetto
         from hosim.files import write
-        from hosim.report import perfetto
 
         write(trace, perfetto.trace(loaded, machine, result))
         say(f"wrote {trace}")
@@ -133,12 +133,11 @@ def replay(
         write_bytes(memory_viz, report.to_pickle(report.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
     if html is not None or not json:
-        from hosim.report import tables
-        from hosim.report.listed import device_table as spread
+        from hosim.report import listed, tables
 
         shown = [tables.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
         if machine.devices > 1:
-            shown.append(spread.devices([result], machine))
+            shown.append(listed.devices([result], machine))
         if html is not None:
             from hosim.report import replay_page
 

@@ -45,7 +45,7 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     each offload scheme from the resident run and the bandwidth sweep, and shows the plans of hosim beside their runs. Several recordings
     are ranks of one program: their collectives wait for each other.
     """
-    from hosim.report.of_studies import validation_table as report
+    from hosim.report import of_studies
     from hosim.units import parse_share
 
     bound = parse_share(max_error) if max_error is not None else None
@@ -71,7 +71,7 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     if json:
         print_json(data)
     else:
-        console().print(report.validation(data))
+        console().print(of_studies.validation(data))
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
         raise typer.Exit(1)
@@ -120,7 +120,7 @@ def _holds(folder: Path) -> str:
 
 def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
     from hosim.files.formats import unexpected
-    from hosim.report.of_studies import validation_table as report
+    from hosim.report import of_studies
     from hosim.validate import validate_schemes
 
     for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
@@ -134,4 +134,4 @@ def _schemes(folder: Path, html: Path | None, device: int | None, bound: float |
     if json:
         print_json(data)
     else:
-        console().print(report.schemes(data))
+        console().print(of_studies.schemes(data))

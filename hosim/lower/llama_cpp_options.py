@@ -18,7 +18,8 @@ from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.models import gguf_names
 from hosim.plain_text import counted
-from hosim.policies import layer_of_ops, layers_with_experts, policy_named
+from hosim.policies import policy_named
+from hosim.policies.own import layer_of_ops, layers_with_experts
 from hosim.result import Result
 from hosim.units import human_size
 

@@ -15,7 +15,7 @@ from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel import time_origins
 from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
-from hosim.planner import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
+from hosim.planner.hyperoffload import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
 from hosim.report.listed import origin_lines
 from hosim.report.printed import and_more, lines_of, open_table, paragraph
 from hosim.report.tables import NOTHING, channels, time_or_nothing

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from hosim.folded_parts import folded
-from hosim.planner import Explanation, ObservedTransfer
+from hosim.planner.hyperoffload import Explanation, ObservedTransfer
 from hosim.report.printed import and_more, open_table, paragraph
 from hosim.report.tables import NOTHING, percent, time_or_nothing
 from hosim.units import human_time

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hosim.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder
-from hosim.policies import WEIGHTS, layers_of, visits
+from hosim.policies.own import WEIGHTS, layers_of, visits
 from hosim.serving.block_gate import is_gate
 from hosim.serving.modelled_iterations import ATTENTION, COUNTS, ModelledIterations, is_head
 from hosim.serving.scheduler import Iteration

@@ -11,7 +11,7 @@ from hosim.edits import Edits, Recompute
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import knows_all_starts
+from hosim.planner.exact import knows_all_starts
 from hosim.policies import policy_named
 
 GB, LATE = 10**9, 2**62

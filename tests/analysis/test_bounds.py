@@ -24,7 +24,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.planner import solve
+from hosim.planner.exact import solve
 
 GB = 10**9
 BENCH = Path(__file__).resolve().parent.parent / "bench"

@@ -13,7 +13,7 @@ from strategies import cases
 from hosim.cache_plan import Plan
 from hosim.gate.measure import waits_for
 from hosim.hardware import Hardware
-from hosim.planner import explain
+from hosim.planner.hyperoffload import explain
 from hosim.planner.hyperoffload.observed import copies
 from hosim.report import to_dict, trace
 from hosim.report.interactive import Shown, widget

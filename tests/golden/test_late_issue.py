@@ -11,8 +11,7 @@ from strategies import cases
 from hosim.analysis import verify
 from hosim.cache_plan import AT_START, PREFETCH
 from hosim.jitter import Jitter
-from hosim.planner import sturdier
-from hosim.planner.hyperoffload.late_issue import issued_late
+from hosim.planner.hyperoffload.choice_passes import issued_late, sturdier
 
 JITTERS = [Jitter(seed, 0.05, 0.1) for seed in range(20)]
 

@@ -15,7 +15,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites.in_place import updated_in_place
+from hosim.planner.rewrites import updated_in_place
 from hosim.planner.rewrites.processor_choice import _halfway
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware

@@ -15,8 +15,8 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites.processor_choice import _edits, groups_of
-from hosim.planner.rewrites.reorder import eager
+from hosim.planner.rewrites import eager, groups_of
+from hosim.planner.rewrites.processor_choice import _edits
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

@@ -22,8 +22,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import solve
-from hosim.planner.exact.solver import Solution, require_solver
+from hosim.planner.exact import Solution, require_solver, solve
 from hosim.policies import policy_named, policy_names
 from hosim.study.asked import parse_choices
 

@@ -10,7 +10,9 @@ from hosim.analysis import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner import analyse, search, solve
+from hosim.planner.exact import solve
+from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload.tensor_choices import analyse
 
 pytest.importorskip("ortools")
 

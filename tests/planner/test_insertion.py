@@ -11,8 +11,7 @@ from hosim.analysis import verify
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
 
 
 def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:

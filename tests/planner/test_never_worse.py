@@ -16,12 +16,10 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware
-from hosim.planner import Evaluation, analyse, explain, moving_ns
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.judgement import Judgement
+from hosim.planner.hyperoffload import Judgement, explain, moving_ns, pipeline
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, analyse
 from hosim.policies import policy_named
-from hosim.policies.own import rivals
-from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
+from hosim.policies.own import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns, rivals
 from hosim.schedule import freeze_runtime
 from hosim.schedule.tiers_below import starts
 from hosim.schedule.tiers_below.placement import PLACEMENTS

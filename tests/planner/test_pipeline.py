@@ -18,12 +18,10 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner import analyse, plan, search
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.choices import everything
-from hosim.planner.hyperoffload.even_spreads import evenly
-from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Judgement, pipeline, plan, search, select
+from hosim.planner.hyperoffload.choice_passes import evenly
+from hosim.planner.hyperoffload.judgement import SPREAD
+from hosim.planner.hyperoffload.tensor_choices import analyse, everything
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""

@@ -17,7 +17,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
+from hosim.planner.exact import proved_bound_ns, relaxed
 from hosim.policies import policy_named
 
 pytest.importorskip("ortools")

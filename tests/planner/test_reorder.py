@@ -15,8 +15,8 @@ from hosim.edits import Edits, permuted
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
+from hosim.planner.rewrites import eager, reorder
 from hosim.planner.rewrites import reorder as module
-from hosim.planner.rewrites.reorder import eager, reorder
 
 MACHINE = Hardware("flat", (Tier("hbm", 10**9, 10**12, "device"),), (), Compute({}))
 

@@ -20,13 +20,10 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
 from hosim.io import load_hardware, make, save_hardware, save_workload
 from hosim.models import build
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.refinement import bound_ns
-from hosim.planner.rewrites import graph_rewrites
-from hosim.planner.rewrites.reorder import reorder
-from hosim.planner.rewrites.variants import promising
+from hosim.planner.hyperoffload import bound_ns, pipeline
+from hosim.planner.rewrites import graph_rewrites, promising, reorder
 from hosim.policies import policy_named
-from hosim.policies.own.rivals import RIVALS
+from hosim.policies.own import RIVALS
 from hosim.shipped import find_hardware
 from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
 

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import Explanation, explain, plan
+from hosim.planner.hyperoffload import Explanation, explain, plan
 from hosim.report import explanation, summary, to_dict
 from hosim.report.explanation import lines
 

@@ -32,8 +32,8 @@ from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.exact.proved_bound import proved_bound_ns
-from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
+from hosim.planner.exact import proved_bound_ns
+from hosim.planner.hyperoffload.tensor_choices import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager

@@ -11,7 +11,7 @@ from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import moving_ns
+from hosim.planner.hyperoffload import moving_ns
 from hosim.schedule import idle_parts_below, insert, kept_from_the_start
 from hosim.schedule.tiers_below import Placement, starts
 

@@ -14,10 +14,9 @@ from typing import Any
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramTable, UncoveredError
-from hosim.planner.hyperoffload.choice_moves import Changes
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
+from hosim.planner.hyperoffload.local_moves.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
 
 SimulatedCost = tuple[int, int, int]
 """Less is better: ops that never start (0: it fits), makespan in nanoseconds, bytes moved."""

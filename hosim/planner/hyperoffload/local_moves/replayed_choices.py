@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosim.engine import replay
-from hosim.planner.hyperoffload.choice_moves import Changes
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice, insert
-from hosim.planner.hyperoffload.evaluation import plan_cost
-from hosim.planner.hyperoffload.plan_simulator import SimulatedCost
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
+from hosim.planner.hyperoffload.local_moves.plan_simulator import SimulatedCost
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice, insert, plan_cost
 
 _WORK_OF_AN_OP = 10
 """What a replay takes for each op, in instants of the simulator."""
 
 
 class ReplayedChoices:
-    """Judges choices by whole replays, as :class:`~hosim.planner.hyperoffload.plan_simulator.PlanSimulator` does by simulation."""
+    """Judges choices by whole replays, as :class:`~hosim.planner.hyperoffload.local_moves.PlanSimulator` does by simulation."""
 
     def __init__(self, problem: Problem, budget_bytes: int) -> None:
         self.problem = problem

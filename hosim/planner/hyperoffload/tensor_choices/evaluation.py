@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choices import Choices, insert
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.result import Result
 
 Judge = Callable[[Plan, Hardware, int], Result]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH
 from hosim.engine import TableMove, UncoveredError
-from hosim.planner.hyperoffload.choices import TensorChoice, initial_tiers, place
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, initial_tiers, place
 
 MOVES = 4
 """How many moves a tensor may have between two uses: it is stored and leaves, and comes back; and it is written back."""

@@ -13,8 +13,7 @@ import numpy as np
 
 from hosim.costmodel import machine_of_copies
 from hosim.costmodel.transfers import alone_ns
-from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, Problem, TensorChoice
 
 
 def assigned_tiers(problem: Problem, choices: Choices) -> Mapping[int, str]:

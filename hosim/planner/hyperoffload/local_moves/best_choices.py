@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
+from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice
 
 
 class BestChoices:

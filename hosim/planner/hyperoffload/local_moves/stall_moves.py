@@ -17,10 +17,10 @@ from random import Random
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import slowest_hop
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves, Queues, kept, within
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import ORDER, PlanSimulator
-from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves, Queues, kept, within
+from hosim.planner.hyperoffload.local_moves.plan_simulator import ORDER, PlanSimulator
+from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice
 
 SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
     "shift",

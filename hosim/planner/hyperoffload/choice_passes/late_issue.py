@@ -15,7 +15,7 @@ from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.planner.hyperoffload.evaluation import Judge, plan_cost
+from hosim.planner.hyperoffload.tensor_choices import Judge, plan_cost
 
 _OPS, _FEWEST, _MOST = 10_000, 2, 10
 """Ops in all replays with jitter, and how many replays there are at least and at most."""

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from hosim.analysis import HappensBefore, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.schedule import Absence, WriteBack, tensor_cache_ops
 
 HOME, COPY, BELOW = "home", "copy", "below"

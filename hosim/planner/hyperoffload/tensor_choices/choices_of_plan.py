@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices.choices import BELOW, COPY, HOME, Choices, TensorChoice
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem, gaps_by_tensor
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:

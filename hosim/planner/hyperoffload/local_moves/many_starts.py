@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.local_search import improve
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.local_moves.local_search import improve
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
+from hosim.planner.hyperoffload.local_moves.replayed_choices import ReplayedChoices
 from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem
 
 FEW = 48
 """Ops up to which a graph is searched from many starts."""

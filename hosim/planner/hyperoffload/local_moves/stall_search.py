@@ -2,9 +2,9 @@
 
 A change is taken if the plan is no slower. Where none has been better for a while, the search goes back to the best choices, makes a few
 changes that may be a little slower, and goes on from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than
-the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.stall_moves`) are judged by
-:mod:`hosim.planner.hyperoffload.plan_simulator`. Where the search gains too little, there is a descent on large graphs
-(:mod:`hosim.planner.hyperoffload.alike_descent`). Both go on only while that pays.
+the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`) are judged by
+:mod:`hosim.planner.hyperoffload.local_moves.plan_simulator`. Where the search gains too little, there is a descent on large graphs
+(:mod:`hosim.planner.hyperoffload.local_moves.alike_descent`). Both go on only while that pays.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from hosim.planner.hyperoffload.alike_descent import descend
-from hosim.planner.hyperoffload.best_choices import BestChoices
-from hosim.planner.hyperoffload.choice_moves import Changes
-from hosim.planner.hyperoffload.choices import Choices
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.stall_moves import StallMoves
+from hosim.planner.hyperoffload.local_moves.alike_descent import descend
+from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
+from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
+from hosim.planner.hyperoffload.tensor_choices import Choices
 
 SMALL = 200
 """Ops up to which a graph is small."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hosim.planner.hyperoffload.best_choices import BestChoices
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
+from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
+from hosim.planner.hyperoffload.local_moves.choice_moves import ChoiceMoves
 
 _BY = (1, 3, 10, 30, 100)
 """Ops by which transfers are shifted, each for as long as that helps."""

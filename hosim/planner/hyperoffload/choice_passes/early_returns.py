@@ -14,8 +14,7 @@ import numpy as np
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choices import BELOW, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, gaps_by_tensor
 from hosim.schedule import Levels, fits_from
 
 

@@ -2,7 +2,7 @@
 
 They are spread evenly over the step, and all others stay. :func:`evenly` spreads them over all of the step, :func:`in_time` over those
 whose transfers can be over by their first use: what is used soonest is there from the start. Returns are as late as can be;
-:func:`hosim.planner.hyperoffload.early_returns.advance` moves them ahead.
+:func:`hosim.planner.hyperoffload.choice_passes.early_returns.advance` moves them ahead.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from heapq import heappop, heappush
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel import machine_of_copies
-from hosim.planner.hyperoffload.channel_reservations import left_rates
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, gaps_by_tensor, left_rates
 from hosim.schedule.tiers_below import LARGE, evenly_spread, usual_size
 
 Spread = Callable[[Problem, int, int | None, bool, int], Choices | None]

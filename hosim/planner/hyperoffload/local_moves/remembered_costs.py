@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hosim.planner.hyperoffload.choice_moves import Changes
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
+from hosim.planner.hyperoffload.local_moves.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
 
 _WORK = 5
 """What it takes to draw a change and to look up what it costs, in instants of the simulator."""

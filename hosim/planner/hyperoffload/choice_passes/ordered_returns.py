@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choices import BELOW, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, gaps_by_tensor
 
 _Return = tuple[int, int, int, int, int, str]
 """The op after which a tensor is to return, its turn among those, the tensor, the ops that its gap comes after and before, and the tier

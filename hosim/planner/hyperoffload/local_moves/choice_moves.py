@@ -13,8 +13,7 @@ from random import Random
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice, gaps_by_tensor
 
 Changes = Mapping[int, TensorChoice | None]
 """By tensor what it does instead; None: it stays."""

@@ -1,10 +1,10 @@
 """Simulated annealing over all decisions of a small graph, and a descent from the best there is after each round.
 
-Changes of any decision (:mod:`hosim.planner.hyperoffload.choice_moves`), or around what waits
-(:mod:`hosim.planner.hyperoffload.stall_moves`), are judged by :mod:`hosim.planner.hyperoffload.plan_simulator`. Annealing
-(Kirkpatrick, Gelatt and Vecchi 1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is
-often two or three changes that each alone do not. Every other round is over the order of returns alone, each of them as early as there is
-room (:mod:`hosim.planner.hyperoffload.ordered_returns`).
+Changes of any decision (:mod:`hosim.planner.hyperoffload.local_moves.choice_moves`), or around what waits
+(:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`), are judged by the simulator of plans. Annealing (Kirkpatrick, Gelatt and Vecchi
+1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is often two or three changes that
+each alone do not. Every other round is over the order of returns alone, each of them as early as there is room
+(:mod:`hosim.planner.hyperoffload.choice_passes.ordered_returns`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import random
 from collections import ChainMap
 from collections.abc import Callable
 
-from hosim.planner.hyperoffload.best_choices import BestChoices
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice
-from hosim.planner.hyperoffload.ordered_returns import OrderedReturns
-from hosim.planner.hyperoffload.plan_simulator import WORK_OF_A_JUDGEMENT, SimulatedCost
-from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
-from hosim.planner.hyperoffload.stall_moves import StallMoves
+from hosim.planner.hyperoffload.choice_passes import OrderedReturns
+from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.local_moves.plan_simulator import WORK_OF_A_JUDGEMENT, SimulatedCost
+from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
+from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice
 
 _HEATS = (0.6, 1.0, 1.0, 1.0, 1.0, 0.6, 0.6, 0.3)
 """Temperature at the start of each round, in mean op durations; what one heat misses another finds."""

@@ -5,12 +5,12 @@ It ends no worse than it begins. What it spends is a number of judgements, so th
 
 from __future__ import annotations
 
-from hosim.planner.hyperoffload.annealing import Annealing, Restart
-from hosim.planner.hyperoffload.choices import Choices
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
-from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
+from hosim.planner.hyperoffload.local_moves.annealing import Annealing, Restart
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.local_moves.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.local_moves.stall_search import SMALL, StallSearch
+from hosim.planner.hyperoffload.tensor_choices import Choices
 
 _BOTH = 300
 """The work for each op from which on small graphs are annealed and then searched around the stalls, with half as much again."""
