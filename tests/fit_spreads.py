@@ -41,7 +41,7 @@ from hosim.io import load_hardware
 from hosim.models import build
 from hosim.result import Result
 from hosim.shipped import find_hardware
-from hosim.validate.kernel_fit import predicted_us
+from hosim.validate.fits import predicted_us
 
 FILE = Path(hosim.__file__).parent / "costmodel" / "fitted_spreads.py"
 

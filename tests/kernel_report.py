@@ -17,7 +17,7 @@ from kernel_rows import held_out, kernel_tables, processor
 from hosim.costmodel.kernels import CLASSES, DTYPES, Array, Processor
 from hosim.costmodel.kernels.constants import FITTED
 from hosim.importers.recordings import KernelTable
-from hosim.validate.kernel_fit import KernelErrors, predicted_us, summary
+from hosim.validate.fits import KernelErrors, predicted_us, summary
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 

@@ -17,8 +17,8 @@ from hosim.engine import replay as engine_replay
 from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload import explain as explained
-from hosim.report import image, replay_figure, to_dict
-from hosim.report.of_studies import comparison_figure
+from hosim.report import to_dict
+from hosim.report.drawn import comparison_figure, image, replay_figure
 from hosim.shipped import find_hardware
 from hosim.study import compare
 from hosim.study.asked import parse_choice

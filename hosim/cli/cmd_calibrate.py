@@ -88,7 +88,7 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
     from hosim.io import load_hardware
     from hosim.report import of_studies
     from hosim.shipped import find_hardware
-    from hosim.validate import fit_kernels, kernels_report, profile_with_kernels
+    from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
 
     if base is None:
         raise InputError("--kernels needs --base: the profile that has the vendor's figures of the machine", source="--base")

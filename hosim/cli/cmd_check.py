@@ -48,8 +48,9 @@ def check(
     """
     from hosim import gate
     from hosim.files import write_bytes
-    from hosim.gate import ERROR, CaseError, errors_in_one, exit_code, find_suite, kept_in
+    from hosim.gate import CaseError, errors_in_one, find_suite, kept_in
     from hosim.gate import check as checked
+    from hosim.gate.verdicts import ERROR, exit_code
     from hosim.io import to_json
     from hosim.study.runs import processes
 

@@ -126,7 +126,7 @@ def compare_policies(
     from hosim.study import Mispredictions, compare, mispredictions, predicts
 
     if plot is not None:
-        from hosim.report import image_kind
+        from hosim.report.drawn import image_kind
 
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
@@ -165,11 +165,13 @@ def compare_policies(
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if plot is not None:
-        from hosim.report.of_studies import comparison_figure
+        from hosim.report.drawn import comparison_figure
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
     if html is not None or not json:
-        from hosim.report import comparison, listed, no_offload_sentence, of_studies, paragraph
+        from hosim.report import listed, no_offload_sentence, of_studies
+        from hosim.report.of_replays import comparison
+        from hosim.report.printing import paragraph
 
         shown: list[RenderableType] = []
         if answer is not None:

@@ -92,7 +92,7 @@ def replay(
     from hosim.study.runs import replay
 
     if plot is not None:
-        from hosim.report import image_kind
+        from hosim.report.drawn import image_kind
 
         image_kind(plot)
     check_trace(trace)
@@ -117,25 +117,25 @@ def replay(
         check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
-        from hosim.report import replay_figure
+        from hosim.report.drawn import replay_figure
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
     if trace is not None:
-        from hosim import report as perfetto
         from hosim.files import write
+        from hosim.report import timelines
 
-        write(trace, perfetto.trace(loaded, machine, result))
+        write(trace, timelines.trace(loaded, machine, result))
         say(f"wrote {trace}")
     if memory_viz is not None:
-        from hosim import report
         from hosim.files import write_bytes
+        from hosim.report import timelines
 
-        write_bytes(memory_viz, report.to_pickle(report.memory_viz(loaded, machine, result, allocator)))
+        write_bytes(memory_viz, timelines.to_pickle(timelines.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
     if html is not None or not json:
-        from hosim.report import listed, tables
+        from hosim.report import listed, of_replays
 
-        shown = [tables.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
+        shown = [of_replays.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
         if machine.devices > 1:
             shown.append(listed.devices([result], machine))
         if html is not None:

@@ -58,14 +58,15 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
             _schemes(trace, html, device, bound, json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
-    from hosim.validate import complaint, validation_to_dict
     from hosim.validate import validate as replayed
+    from hosim.validate import validation_to_dict
+    from hosim.validate.replay_verdicts import complaint
 
     with progress(f"replaying {trace}"):
         validation = replayed(trace, device)
     data = validation_to_dict(validation)
     if html is not None:
-        from hosim.report.validation_page import validation_page
+        from hosim.report import validation_page
 
         write_page(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans))
     if json:

@@ -41,25 +41,7 @@ else:
     )
 
 __all__ = [
-    "HELD_BYTES_PER_S",
-    "ORIGINS",
-    "MemoryUse",
-    "base_line",
-    "base_of",
-    "copies_compete",
-    "copy_uses",
-    "guessed_attention_line",
-    "guessed_collectives",
-    "guessed_collectives_line",
-    "kernel_times_of",
-    "known_on_device",
-    "machine_of_copies",
-    "makespan_interval",
-    "memory_uses",
-    "on_the_device",
-    "op_durations",
-    "peak_for",
-    "rescaled_from",
-    "time_origins",
-    "with_memories",
-]
+    "HELD_BYTES_PER_S", "ORIGINS", "MemoryUse", "base_line", "base_of", "copies_compete", "copy_uses", "guessed_attention_line",
+    "guessed_collectives", "guessed_collectives_line", "kernel_times_of", "known_on_device", "machine_of_copies", "makespan_interval",
+    "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from", "time_origins", "with_memories",
+]  # fmt: skip

@@ -51,27 +51,7 @@ else:
     )
 
 __all__ = [
-    "DIES",
-    "ENDED",
-    "ILLEGAL",
-    "LATE",
-    "NEVER",
-    "STOPPED",
-    "STUCK",
-    "ChannelQueue",
-    "Hop",
-    "IssuedTransfer",
-    "Ledger",
-    "ProgramTable",
-    "SteppedClock",
-    "TableMove",
-    "UncoveredError",
-    "build_channels",
-    "compile_graph",
-    "drive_channels",
-    "most_needed",
-    "parse_budget",
-    "replay",
-    "replay_stages",
-    "resident_step",
-]
+    "DIES", "ENDED", "ILLEGAL", "LATE", "NEVER", "STOPPED", "STUCK", "ChannelQueue", "Hop", "IssuedTransfer", "Ledger", "ProgramTable",
+    "SteppedClock", "TableMove", "UncoveredError", "build_channels", "compile_graph", "drive_channels", "most_needed", "parse_budget",
+    "replay", "replay_stages", "resident_step",
+]  # fmt: skip

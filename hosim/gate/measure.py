@@ -18,9 +18,8 @@ from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
-from hosim.gate.matrix_file import brief
-from hosim.gate.metrics import metrics_of
-from hosim.gate.record import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.judged_metrics import metrics_of
+from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief
 from hosim.gate.served_case import measure_served
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.files import formats
-from hosim.importers.static_tensors import ELEMENTS
+from hosim.importers.stored import ELEMENTS
 
 _DTYPES = {
     **ELEMENTS,

@@ -39,19 +39,6 @@ else:
     )
 
 __all__ = [
-    "GGUF",
-    "INDEX",
-    "ITEM_BYTES",
-    "PRESETS",
-    "PROCESSORS",
-    "TYPES",
-    "ListedModel",
-    "Run",
-    "build",
-    "bytes_of",
-    "generate",
-    "gguf_names",
-    "listed_models",
-    "parameters_of",
-    "sizes_of",
-]
+    "GGUF", "INDEX", "ITEM_BYTES", "PRESETS", "PROCESSORS", "TYPES", "ListedModel", "Run", "build", "bytes_of", "generate", "gguf_names",
+    "listed_models", "parameters_of", "sizes_of",
+]  # fmt: skip

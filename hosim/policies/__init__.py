@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from hosim.policies.policy import Parameter, Policy, unknown_policy, written_settings
     from hosim.policies.registry import GROUP, package_of, policy_named, policy_names
     from hosim.policies.strangers import PolicyError
+
+    def __getattr__(name: str) -> Policy: ...
 else:
-    __getattr__, __dir__ = lazy_names(
+    _exported, _listed = lazy_names(
         __name__,
         {
             "catalogue": "BUILT_IN",
@@ -33,16 +35,20 @@ else:
         },
     )
 
+    def __getattr__(name):
+        if name in __all__ or name.startswith("_"):
+            return _exported(name)
+        from hosim.policies.registry import attribute
+
+        return attribute(name)
+
+    def __dir__():
+        from hosim.policies.registry import policy_names
+
+        return sorted([*_listed(), *policy_names()])
+
+
 __all__ = [
-    "BUILT_IN",
-    "GROUP",
-    "Parameter",
-    "Policy",
-    "PolicyError",
-    "package_of",
-    "policy_named",
-    "policy_names",
-    "policy_of",
-    "unknown_policy",
-    "written_settings",
-]
+    "BUILT_IN", "GROUP", "Parameter", "Policy", "PolicyError", "package_of", "policy_named", "policy_names", "policy_of",
+    "unknown_policy", "written_settings",
+]  # fmt: skip

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hosim.report import figures, recorded_figures
 from hosim.report import page_parts as page
-from hosim.report.of_studies import CONSTANTS, RIVALS, constant_rows, rival_rows, rows, short_name, signed_time, taken_from_recording
-from hosim.report.of_studies.validation_table import verdict_lines
-from hosim.report.recorded_timeline import DrawnOp, Span, recorded_widget
+from hosim.report.drawn import DrawnOp, Span, blank, recorded_memory, recorded_widget, start_errors, style
+from hosim.report.of_studies import (
+    CONSTANTS,
+    RIVALS,
+    constant_rows,
+    rival_rows,
+    rows,
+    short_name,
+    signed_time,
+    taken_from_recording,
+    verdict_lines,
+)
 from hosim.units import human_time
 
 if TYPE_CHECKING:
-    from hosim.report.recorded_figures import Curve
+    import numpy as np
+    import numpy.typing as npt
 
 
 def validation_page(
     data: Mapping[str, Any],
     ops: Sequence[DrawnOp],
-    memory: tuple[Curve, Mapping[str, Curve | None]] | None,
+    memory: tuple[npt.NDArray[np.int64], Mapping[str, npt.NDArray[np.int64] | None]] | None,
     unexplained: Sequence[Span] = (),
 ) -> str:
     """The page for a ``hosim.validation/1``, its ops, its curves of bytes by name over one axis of nanoseconds, and what is unexplained."""
@@ -43,9 +52,9 @@ def validation_page(
     if ops:
         starts = [recorded[0] for *_, recorded, _ in ops]
         errors = [simulated[0] - recorded[0] for *_, recorded, simulated in ops]
-        with figures.style():
-            figure, (axes,) = figures.blank([3.5])
-            recorded_figures.start_errors(axes, starts, errors)
+        with style():
+            figure, (axes,) = blank([3.5])
+            start_errors(axes, starts, errors)
         parts += [page.heading("Errors of starts"), page.picture(figure, "Errors of starts")]
     if data["errors"]:
         parts += [page.heading("Beside two predictions without a model"), page.table(RIVALS, rival_rows(data["errors"]))]
@@ -53,8 +62,8 @@ def validation_page(
         parts += [page.heading("What the replay was given"), page.paragraph(taken_from_recording(data))]
         parts.append(page.table(CONSTANTS, constant_rows(data["given"])))
     if memory is not None:
-        with figures.style():
-            figure, (axes,) = figures.blank([4.0])
-            recorded_figures.memory(axes, *memory)
+        with style():
+            figure, (axes,) = blank([4.0])
+            recorded_memory(axes, *memory)
         parts += [page.heading("Memory"), page.picture(figure, "Memory over time, recorded and simulated")]
     return page.page(f"{data['trace']}{device}: recording and replay", parts)

@@ -39,29 +39,8 @@ else:
     )
 
 __all__ = [
-    "Absence",
-    "DeviceStays",
-    "Levels",
-    "Slots",
-    "Stays",
-    "WriteBack",
-    "as_asked",
-    "below_at_ends",
-    "between_uses",
-    "fits_from",
-    "forced_tensors",
-    "freeze_runtime",
-    "held_bytes",
-    "idle_parts_below",
-    "insert",
-    "kept_from_the_start",
-    "late_prefetches",
-    "paging_plan",
-    "plan_for",
-    "planned_around",
-    "planned_in_order_of_uses",
-    "starts_below",
-    "starts_elsewhere",
-    "take_away",
+    "Absence", "DeviceStays", "Levels", "Slots", "Stays", "WriteBack", "as_asked", "below_at_ends", "between_uses", "fits_from",
+    "forced_tensors", "freeze_runtime", "held_bytes", "idle_parts_below", "insert", "kept_from_the_start", "late_prefetches",
+    "paging_plan", "plan_for", "planned_around", "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
     "tensor_cache_ops",
-]
+]  # fmt: skip

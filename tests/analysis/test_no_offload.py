@@ -16,7 +16,7 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import comparison_to_dict
 from hosim.io.result_file import COMPARISON
 from hosim.report import no_offload_sentence
-from hosim.report.tables import strongest
+from hosim.report.of_replays import strongest
 from hosim.result import Result
 
 MACHINE = Hardware("machine", (Tier("hbm", 1000, 10**12, "device"),), (), Compute({}))

@@ -13,7 +13,7 @@ from test_toy import HARDWARE, PLAN, WORKLOAD
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.validate.snapshot import read_snapshot
+from hosim.validate.snapshots import read_snapshot
 
 REPLAY = ("replay", "plan.json", "toy.json", "--hardware", "toy.yaml")
 COMPARE = ("compare-policies", "toy.json", "--hardware", "toy.yaml", "--policies", "resident,hyperoffload")

@@ -10,9 +10,8 @@ from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprin
 from hosim.api.inputs import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.errors import InputError, PlanError
-from hosim.gate.cases import Case
-from hosim.gate.measure import measure, measure_graph, measure_lines
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate import Case, measure, measure_graph, measure_lines
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, save_workload
 from hosim.study.asked import parse_choice

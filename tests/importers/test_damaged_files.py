@@ -14,10 +14,10 @@ from mindir_toys import WRITES, mindir, named, number, parameter, primitive, tex
 from hosim.errors import InputError
 from hosim.files import formats
 from hosim.files.formats.recognisers import is_chakra
-from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, import_onnx, read_document
-from hosim.importers.recordings import read_nsys
-from hosim.importers.torch_programs import import_torch_trace
-from hosim.importers.torch_programs.pt2_archive import read_archive
+from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, read_document
+from hosim.importers.nsight import read_nsys
+from hosim.importers.onnx import import_onnx
+from hosim.importers.torch_programs import import_torch_trace, read_archive
 from hosim.io import load_any
 
 
@@ -71,7 +71,7 @@ def test_an_activation_trace_without_its_keys(document: Any, expected: str) -> N
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.importers.torch_programs.torch_pt2 import load
+    from hosim.importers.torch_programs import load
 
     with pytest.raises(InputError) as caught:
         load(str(tmp_path / "x.pt2"))

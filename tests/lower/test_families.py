@@ -24,12 +24,8 @@ from transformers.integrations.executorch import TorchExportableModuleWithStatic
 
 from hosim.analysis import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-    insert,
-)
-from hosim.lower.torch_program import read  # noqa: E402
+from hosim.lower import Executor, insert, read  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

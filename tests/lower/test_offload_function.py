@@ -139,7 +139,7 @@ def test_an_input_that_the_model_writes(inputs):
 
 
 def test_a_functional_program_updates_its_buffers():
-    from hosim.lower.callable import capture
+    from hosim.lower import capture
 
     class Counts(torch.nn.Module):
         def __init__(self):

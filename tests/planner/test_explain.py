@@ -16,6 +16,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
 from hosim.models import build
+from hosim.planner import hyperoffload as verdicts
 from hosim.planner.hyperoffload import (
     EVERYTHING,
     LOCAL_SEARCH,
@@ -30,7 +31,6 @@ from hosim.planner.hyperoffload import (
     plan,
     select,
 )
-from hosim.planner.hyperoffload import explain as verdicts
 from hosim.planner.hyperoffload.judgement import SELECTION
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert

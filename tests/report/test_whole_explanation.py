@@ -16,7 +16,7 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload import Explanation, GapFigures, GapScore, JudgedGap, Line, ObservedTransfer, Region
 from hosim.report import PlanExplanation, explanation, summary, to_dict
-from hosim.report.explanation import lines as lines_of_reasons
+from hosim.report import explanation_lines as lines_of_reasons
 from hosim.result import ChannelFigures, Stall, Transfer
 
 MS = 10**6

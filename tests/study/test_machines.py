@@ -15,7 +15,7 @@ from hosim.engine import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.listed.machines_table import machines as machines_table
+from hosim.report.listed import machine_comparison as machines_table
 from hosim.study import NEAR, compare_machines, machine_rows
 from hosim.study.asked import as_choice, parse_choice, parse_choices
 from hosim.study.machines import COLUMNS, STEPS

@@ -23,18 +23,6 @@ else:
     )
 
 __all__ = [
-    "NO_RIVALS",
-    "OPTIMUM",
-    "OURS",
-    "NoOffload",
-    "WholeMoves",
-    "changed_line",
-    "check_made_for",
-    "fastest_with_ours",
-    "least_in_parts",
-    "no_offload",
-    "origin_of",
-    "strongest_rival",
-    "whole_move_lines",
-    "whole_moves",
-]
+    "NO_RIVALS", "OPTIMUM", "OURS", "NoOffload", "WholeMoves", "changed_line", "check_made_for", "fastest_with_ours", "least_in_parts",
+    "no_offload", "origin_of", "strongest_rival", "whole_move_lines", "whole_moves",
+]  # fmt: skip

@@ -29,29 +29,7 @@ else:
     )
 
 __all__ = [
-    "CLASSES",
-    "CONSTANTS_OF",
-    "CUSTOM_BYTES",
-    "DTYPES",
-    "FLASH",
-    "LABELS",
-    "NO_WINDOW",
-    "UNKNOWN",
-    "Array",
-    "KernelClass",
-    "KernelSizes",
-    "Processor",
-    "Shapes",
-    "causal_kernel",
-    "check_constants",
-    "constants_for",
-    "expected_loads",
-    "first_wrong",
-    "has_own_constants",
-    "kernel_times",
-    "kernel_us",
-    "most_like",
-    "processor_for",
-    "product_kernel",
-    "share_touched",
-]
+    "CLASSES", "CONSTANTS_OF", "CUSTOM_BYTES", "DTYPES", "FLASH", "LABELS", "NO_WINDOW", "UNKNOWN", "Array", "KernelClass", "KernelSizes",
+    "Processor", "Shapes", "causal_kernel", "check_constants", "constants_for", "expected_loads", "first_wrong", "has_own_constants",
+    "kernel_times", "kernel_us", "most_like", "processor_for", "product_kernel", "share_touched",
+]  # fmt: skip

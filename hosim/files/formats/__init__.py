@@ -23,26 +23,6 @@ else:
     )
 
 __all__ = [
-    "DATABASE",
-    "FORMATS",
-    "TABLE",
-    "Fields",
-    "Part",
-    "Reader",
-    "WireError",
-    "format_of_source",
-    "header",
-    "is_kineto",
-    "is_nsys",
-    "messages",
-    "number",
-    "numbers",
-    "of_events",
-    "parts",
-    "places",
-    "read_source",
-    "recognised",
-    "seeming",
-    "text",
-    "unexpected",
-]
+    "DATABASE", "FORMATS", "TABLE", "Fields", "Part", "Reader", "WireError", "format_of_source", "header", "is_kineto", "is_nsys",
+    "messages", "number", "numbers", "of_events", "parts", "places", "read_source", "recognised", "seeming", "text", "unexpected",
+]  # fmt: skip

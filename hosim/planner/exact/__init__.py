@@ -39,27 +39,7 @@ else:
     )
 
 __all__ = [
-    "Conflict",
-    "Model",
-    "Schedule",
-    "Solution",
-    "Space",
-    "StoreAt",
-    "TakenAbsence",
-    "add_lower_capacities",
-    "add_redundant_constraints",
-    "conflicts",
-    "forbid",
-    "hint",
-    "knows_all_starts",
-    "need",
-    "observed",
-    "placed",
-    "plan_of",
-    "proved_bound_ns",
-    "relaxed",
-    "require_solver",
-    "serial",
-    "solve",
-    "space_of",
-]
+    "Conflict", "Model", "Schedule", "Solution", "Space", "StoreAt", "TakenAbsence", "add_lower_capacities", "add_redundant_constraints",
+    "conflicts", "forbid", "hint", "knows_all_starts", "need", "observed", "placed", "plan_of", "proved_bound_ns", "relaxed",
+    "require_solver", "serial", "solve", "space_of",
+]  # fmt: skip

@@ -27,18 +27,6 @@ else:
     )
 
 __all__ = [
-    "RECIPES",
-    "Candidate",
-    "Variants",
-    "apply",
-    "candidates",
-    "cheapest",
-    "eager",
-    "groups_of",
-    "promising",
-    "recomputes",
-    "reorder",
-    "search",
-    "segments",
-    "updated_in_place",
-]
+    "RECIPES", "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "promising", "recomputes", "reorder",
+    "search", "segments", "updated_in_place",
+]  # fmt: skip

@@ -31,16 +31,5 @@ else:
     )
 
 __all__ = [
-    "HOTTEST",
-    "KEEPS",
-    "LFU",
-    "LRU",
-    "PREDICTORS",
-    "ExpertCache",
-    "ExpertTable",
-    "Fetch",
-    "OverTime",
-    "Rule",
-    "expert_table",
-    "hottest",
-]
+    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "ExpertCache", "ExpertTable", "Fetch", "OverTime", "Rule", "expert_table", "hottest",
+]  # fmt: skip

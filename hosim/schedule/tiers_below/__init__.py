@@ -34,29 +34,7 @@ else:
     )
 
 __all__ = [
-    "BALANCED",
-    "BY_KIND",
-    "EVEN",
-    "FASTEST",
-    "LARGE",
-    "LAST",
-    "NEAREST",
-    "PLANNED",
-    "Choose",
-    "LowerTier",
-    "Placement",
-    "TierSpace",
-    "check_kind",
-    "evenly_spread",
-    "fastest_tiers",
-    "has_hops",
-    "nearest_tiers",
-    "part",
-    "planned_placement",
-    "read_placement",
-    "route",
-    "space_below",
-    "starts",
-    "tensors_below",
-    "usual_size",
-]
+    "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLANNED", "Choose", "LowerTier", "Placement", "TierSpace",
+    "check_kind", "evenly_spread", "fastest_tiers", "has_hops", "nearest_tiers", "part", "planned_placement", "read_placement", "route",
+    "space_below", "starts", "tensors_below", "usual_size",
+]  # fmt: skip

@@ -22,13 +22,4 @@ else:
         },
     )
 
-__all__ = [
-    "Request",
-    "RequestRows",
-    "asked_requests",
-    "changeable",
-    "changed_requests",
-    "changed_text",
-    "is_drawn",
-    "setting_of",
-]
+__all__ = ["Request", "RequestRows", "asked_requests", "changeable", "changed_requests", "changed_text", "is_drawn", "setting_of"]

@@ -37,21 +37,6 @@ else:
     )
 
 __all__ = [
-    "DEVICE_TIER",
-    "DIED",
-    "FEASIBLE",
-    "FIRST_COLUMNS",
-    "PEAK",
-    "SLOWDOWN",
-    "TEXTS",
-    "Row",
-    "RowFile",
-    "figure_columns",
-    "figures",
-    "frame",
-    "records",
-    "results_of",
-    "unique",
-    "varied",
-    "varied_columns",
-]
+    "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "Row", "RowFile", "figure_columns", "figures",
+    "frame", "records", "results_of", "unique", "varied", "varied_columns",
+]  # fmt: skip

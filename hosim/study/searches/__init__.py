@@ -25,19 +25,6 @@ else:
     )
 
 __all__ = [
-    "STEPS",
-    "Fit",
-    "Frontier",
-    "Wanted",
-    "ascending",
-    "attempt",
-    "bisected",
-    "fit",
-    "fit_rows",
-    "frontier",
-    "frontier_rows",
-    "pareto",
-    "priced",
-    "shown",
-    "sought",
-]
+    "STEPS", "Fit", "Frontier", "Wanted", "ascending", "attempt", "bisected", "fit", "fit_rows", "frontier", "frontier_rows", "pareto",
+    "priced", "shown", "sought",
+]  # fmt: skip

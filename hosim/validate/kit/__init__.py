@@ -31,17 +31,6 @@ else:
     )
 
 __all__ = [
-    "FORMAT",
-    "SCHEMES",
-    "SMALLEST_OFFLOAD",
-    "BandwidthSweep",
-    "KitRun",
-    "OffloadScheme",
-    "bandwidth_sweep",
-    "kit_run",
-    "measured_device",
-    "model_sizes",
-    "read_json",
-    "swept_channels",
-    "whole",
-]
+    "FORMAT", "SCHEMES", "SMALLEST_OFFLOAD", "BandwidthSweep", "KitRun", "OffloadScheme", "bandwidth_sweep", "kit_run", "measured_device",
+    "model_sizes", "read_json", "swept_channels", "whole",
+]  # fmt: skip

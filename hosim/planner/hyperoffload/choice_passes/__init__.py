@@ -25,18 +25,6 @@ else:
     )
 
 __all__ = [
-    "OrderedReturns",
-    "Spread",
-    "absences",
-    "account",
-    "advance",
-    "assigned_tiers",
-    "evenly",
-    "hardly_late",
-    "in_time",
-    "issued_late",
-    "nearer_tiers",
-    "ops_away",
-    "sturdier",
-    "usual_bytes",
-]
+    "OrderedReturns", "Spread", "absences", "account", "advance", "assigned_tiers", "evenly", "hardly_late", "in_time", "issued_late",
+    "nearer_tiers", "ops_away", "sturdier", "usual_bytes",
+]  # fmt: skip

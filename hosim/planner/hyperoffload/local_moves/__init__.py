@@ -35,18 +35,6 @@ else:
     )
 
 __all__ = [
-    "FEW",
-    "SMALL",
-    "BestChoices",
-    "Changes",
-    "ChoiceMoves",
-    "ManyStarts",
-    "PlanSimulator",
-    "RememberedCosts",
-    "ReplayedChoices",
-    "Restarts",
-    "StallMoves",
-    "StallSearch",
-    "descend",
-    "improve",
-]
+    "FEW", "SMALL", "BestChoices", "Changes", "ChoiceMoves", "ManyStarts", "PlanSimulator", "RememberedCosts", "ReplayedChoices",
+    "Restarts", "StallMoves", "StallSearch", "descend", "improve",
+]  # fmt: skip
