@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel.kernels import Processor
+from hosim.costmodel.kernels.op_families import Processor
 from hosim.importers.recordings import KernelTable, read_kernel_tables
 from hosim.validate.fits import peak_dtype
 

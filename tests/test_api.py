@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hosim
-from hosim.analysis import bounded
+from hosim.analysis.lower_bounds import bounded
 from hosim.engine import replay as engine_replay
 from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter

@@ -40,7 +40,7 @@ from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from hosim.analysis import Finding
+    from hosim.analysis.verifying import Finding
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
@@ -83,8 +83,8 @@ def replay(
     """
     from dataclasses import replace
 
-    from hosim.analysis import verify
     from hosim.analysis.remarks import changed_line, check_made_for
+    from hosim.analysis.verifying import verify
     from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
     from hosim.io import check_tiers, load_plan

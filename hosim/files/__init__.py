@@ -35,10 +35,8 @@ else:
         {
             "bounded": "check_json check_lines check_names mapped opened read_bytes read_head read_json",
             "csv_text": "cell_text check_widths csv_line csv_rows",
-            "reading": (
-                "KINDS check_ending check_format check_no_name check_target compressed content content_of decode "
-                "did_you_mean format_of name_of_file parse read to_text unknown_name write write_bytes"
-            ),
+            "reading": "KINDS check_ending check_format check_no_name check_target compressed content content_of decode "
+            "did_you_mean format_of name_of_file parse read to_text unknown_name write write_bytes",
         },
     )
 

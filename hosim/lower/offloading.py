@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
 from hosim.engine import parse_budget, replay

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware

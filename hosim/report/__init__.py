@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from hosim.report.explanation import PlanExplanation, explanation, explanation_lines, summary, to_dict
     from hosim.report.mindspore_settings import shell
     from hosim.report.offload_verdicts import no_offload_sentence
+    from hosim.report.page_of_validation import validation_page
     from hosim.report.page_parts import heading, lines, page, paragraph, picture, table, verdict
     from hosim.report.result_pages import comparison_page, html_of, replay_page
-    from hosim.report.validation_page import validation_page
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -24,7 +24,7 @@ else:
             "offload_verdicts": "no_offload_sentence",
             "page_parts": "heading lines page paragraph picture table verdict",
             "result_pages": "comparison_page html_of replay_page",
-            "validation_page": "validation_page",
+            "page_of_validation": "validation_page",
         },
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hosim.analysis import bounded
+from hosim.analysis.lower_bounds import bounded
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph

@@ -5,7 +5,8 @@ A byte takes a nanosecond on a channel of 1 GB/s. ``checked`` wants the verifier
 
 import pytest
 
-from hosim.analysis import LowerBounds, bounded, verify
+from hosim.analysis.lower_bounds import LowerBounds, bounded
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.engine import replay

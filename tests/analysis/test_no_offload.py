@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hosim import engine
-from hosim.analysis.remarks import NoOffload, fastest_with_ours, no_offload, strongest_rival
-from hosim.analysis.remarks.strongest_rival import StrongestRival
+from hosim.analysis.remarks import NoOffload, StrongestRival, fastest_with_ours, no_offload, strongest_rival
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder

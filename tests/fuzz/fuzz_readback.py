@@ -58,8 +58,7 @@ def read_back(path: Path, case: Case) -> None:
 
 def read_printed(stdout: bytes) -> None:
     """Raises unless a result that a command printed as JSON is read."""
-    from hosim.io import result_from_dict, result_to_dict
-    from hosim.io.result_file import comparison_from_dict
+    from hosim.io import comparison_from_dict, result_from_dict, result_to_dict
 
     if b'"hosim.result/1"' not in stdout[:400] or not stdout.startswith(b"{"):
         return

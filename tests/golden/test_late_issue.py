@@ -8,7 +8,7 @@ from by_hand import machine, plan, workload
 from hypothesis import given, settings
 from strategies import cases
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, PREFETCH
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload.choice_passes import issued_late, sturdier

@@ -13,7 +13,7 @@ from mindir_toys import WRITES, mindir, named, number, parameter, primitive, tex
 
 from hosim.errors import InputError
 from hosim.files import formats
-from hosim.files.formats.recognisers import is_chakra
+from hosim.files.formats import is_chakra
 from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, read_document
 from hosim.importers.nsight import read_nsys
 from hosim.importers.onnx import import_onnx

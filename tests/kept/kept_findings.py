@@ -21,7 +21,7 @@ from instances import Instance, instance
 from kept_streams import machine, two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis import Finding, verify
+from hosim.analysis.verifying import Finding, verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import GraphError, HosimError

@@ -23,7 +23,7 @@ from offload_runtime import (
 )
 from quick_cases import one_in
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

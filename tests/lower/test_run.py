@@ -13,7 +13,7 @@ from layers import Layers, machine, program_of  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 from strategies import plans  # noqa: E402
 
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.cache_plan import CacheOp, Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from layers import Layers, machine, program_of, streamed, values_of  # noqa: E402
 
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers.torch_programs.torch_kernels import KernelRecorder  # noqa: E402

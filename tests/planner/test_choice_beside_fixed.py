@@ -7,7 +7,8 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis import static_curve, verify
+from hosim.analysis import static_curve
+from hosim.analysis.verifying import verify
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

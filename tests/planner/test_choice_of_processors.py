@@ -7,7 +7,9 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis import bounded, static_curve, verify
+from hosim.analysis import static_curve
+from hosim.analysis.lower_bounds import bounded
+from hosim.analysis.verifying import verify
 from hosim.edits import Edits, Recompute, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from toys import graph, machine
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder

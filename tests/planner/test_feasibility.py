@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from strategies import graphs
 from toys import machine
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

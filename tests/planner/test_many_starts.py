@@ -8,7 +8,7 @@ import pytest
 from instances import instance_on_streams
 from toys import machine, plateau
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
 from hosim.planner.hyperoffload import refinement
 from hosim.planner.hyperoffload.local_moves import FEW, ManyStarts, PlanSimulator, Restarts, many_starts

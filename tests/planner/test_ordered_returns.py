@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choice_passes import OrderedReturns

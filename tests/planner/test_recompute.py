@@ -12,8 +12,8 @@ from strategies import graphs
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis import static_peak, verify
-from hosim.analysis.edits_check import check_edits
+from hosim.analysis import static_peak
+from hosim.analysis.verifying import check_edits, verify
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.cli.main import app
 from hosim.edits import Edits

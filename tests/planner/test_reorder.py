@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from strategies import graphs
 
 from hosim.analysis import static_curve, static_peak
-from hosim.analysis.edits_check import check_edits
+from hosim.analysis.verifying import check_edits
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.edits import Edits, permuted

@@ -10,7 +10,8 @@ from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis import canonical, static_peak, verify
+from hosim.analysis import canonical, static_peak
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once

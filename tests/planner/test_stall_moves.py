@@ -4,7 +4,7 @@ from random import Random
 
 from toys import hill, machine
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.planner.hyperoffload.local_moves import PlanSimulator, StallMoves
 from hosim.planner.hyperoffload.tensor_choices import TensorChoice, analyse, everything, insert
 

@@ -9,7 +9,7 @@ import pytest
 from toy_machine import MACHINE
 from typer.testing import CliRunner
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

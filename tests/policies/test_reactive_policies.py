@@ -6,7 +6,7 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import STORE
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import policy_named

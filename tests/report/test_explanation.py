@@ -40,7 +40,7 @@ def text(renderable: RenderableType, width: int = 160) -> str:
 
 
 def rows(output: str) -> list[str]:
-    return [" ".join(line.split()) for line in output.splitexplanation_lines()]
+    return [" ".join(line.split()) for line in output.splitlines()]
 
 
 def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
@@ -78,9 +78,9 @@ def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(width: int, exp
     graph = replace(explained.plan.graph, tensors=(replace(explained.plan.graph.tensors[0], name=long), *explained.plan.graph.tensors[1:]))
     named = explain(replace(explained.plan, graph=graph), explained.hardware, explained.result.budget_bytes)
     output = text(explanation(named), width)
-    assert max(map(len, output.splitexplanation_lines())) <= width
+    assert max(map(len, output.splitlines())) <= width
     assert "…" not in output
-    table = output[output.index("Gaps by bytes") : output.index("Transfers")].splitexplanation_lines()
+    table = output[output.index("Gaps by bytes") : output.index("Transfers")].splitlines()
     header = next(line for line in table if "bytes" in line and "uses" in line)
     column = header.index("bytes") + len("bytes") - len("9.54 MiB")  # where the figures begin
     assert named.lines[0].why.replace(" ", "") in "".join(line[:column] for line in table).replace(" ", "")

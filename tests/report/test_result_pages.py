@@ -243,7 +243,7 @@ def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
     span = {"cause": "late <launch>", "ops": [[0, 1]], "calls": [], "off_ns": 5, "names": ["f"], "start_ns": 0, "end_ns": 900}
     data |= {"errors": {"rest_explained": False, "rest": None}, "reasons": [span]}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hosim.report.validation_page.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
+        patched.setattr("hosim.report.page_of_validation.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
         text = validation_page(data, [], None)
     body = text[text.index("</h1>") :]
     assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')

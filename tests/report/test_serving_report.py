@@ -13,7 +13,8 @@ from hosim.errors import InputError
 from hosim.io import load_hardware
 from hosim.report.drawn import image
 from hosim.report.serving import curves, serving_figure, serving_trace, serving_widget
-from hosim.serving import EngineLimits, kv_setup, latency_limits, serve_requests
+from hosim.serving import EngineLimits, latency_limits, serve_requests
+from hosim.serving.blocks import kv_setup
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 

@@ -15,8 +15,7 @@ from hosim import engine
 from hosim.analysis import needed_bytes
 from hosim.cache_plan import CacheOp, MemoryView
 from hosim.policies.own import FarthestNextUse, LeastRecentlyUsed
-from hosim.schedule import paging_plan
-from hosim.schedule.paging import Paging
+from hosim.schedule import Paging, paging_plan
 
 
 class Audited(Paging):

@@ -9,7 +9,7 @@ from sweeping import MACHINE, chain
 
 import hosim
 from hosim.analysis import static_peak
-from hosim.api.inputs import machine
+from hosim.api import machine
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import InputError

@@ -5,8 +5,8 @@ import pytest
 from kernel_rows import FOLDER, held_out, kernel_tables, processor
 from quick_cases import one_in
 
-from hosim.costmodel.kernels import CLASSES, Processor
-from hosim.costmodel.kernels.constants import FITTED
+from hosim.costmodel.kernels import CLASSES, FITTED
+from hosim.costmodel.kernels.op_families import Processor
 from hosim.importers.recordings import KernelTable
 from hosim.validate.fits import errors_by_row, errors_of_tables, fit_kernel, summary
 

@@ -13,8 +13,7 @@ from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
 from hosim.importers.recordings import parse_kineto
 from hosim.validate import validate_schemes
-from hosim.validate.kit import SCHEMES, BandwidthSweep, bandwidth_sweep
-from hosim.validate.kit.kit_files import SweptCopies
+from hosim.validate.kit import SCHEMES, BandwidthSweep, SweptCopies, bandwidth_sweep
 from hosim.validate.offloads import Sizes, last_step, machine_of, plan_of, predict, predict_recording
 from hosim.validate.offloads.offload_prediction import _memory
 

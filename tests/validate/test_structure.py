@@ -351,7 +351,7 @@ def queued(start: float, end: float) -> list[tuple[str, str, int, tuple[int, ...
 
 def test_the_graph_of_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the call after the wait is its own; a call that ends before the wait does, or begins after it, is as it was."""
-    monkeypatch.setattr("hosim.validate.recorded_steps.structure.QUEUE_DEPTH", 2)
+    monkeypatch.setattr("hosim.validate.recorded_steps.step_structure.QUEUE_DEPTH", 2)
     assert queued(10, 60) == [
         ("host.0", "host11", 5_000, (), 0),
         ("latency.1", "lane0.host11", 3_000, (0,), 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from hosim.analysis import LowerBounds
+from hosim.analysis.lower_bounds import LowerBounds
 from hosim.engine import NEVER, replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware

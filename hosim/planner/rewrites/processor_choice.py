@@ -24,7 +24,8 @@ from math import inf, prod
 from operator import itemgetter
 from typing import Any
 
-from hosim.analysis import free_order_bound_ns, verify
+from hosim.analysis.lower_bounds import free_order_bound_ns
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan, Proof
 from hosim.costmodel import op_durations
 from hosim.edits import Edits, is_repeatable, on_processors

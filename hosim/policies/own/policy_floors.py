@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from hosim.analysis import lower_bound_ns
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InfeasibleError

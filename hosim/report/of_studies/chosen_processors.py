@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from hosim.analysis import durations_by_processor
+from hosim.analysis.lower_bounds import durations_by_processor
 from hosim.cache_plan import Plan
 from hosim.graph import DEVICE
 from hosim.hardware import Hardware

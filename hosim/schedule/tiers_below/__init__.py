@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         BY_KIND,
         FASTEST,
         NEAREST,
+        PLACEMENTS,
         PLANNED,
         Placement,
         TierSpace,
@@ -28,13 +29,14 @@ else:
         {
             "even_spread": "LARGE evenly_spread usual_size",
             "lower_tiers": "LowerTier fastest_tiers has_hops nearest_tiers route space_below starts",
-            "placement": ("BALANCED BY_KIND FASTEST NEAREST PLANNED Placement TierSpace check_kind planned_placement read_placement"),
+            "placement": "BALANCED BY_KIND FASTEST NEAREST PLACEMENTS PLANNED Placement TierSpace check_kind planned_placement "
+            "read_placement",
             "shares_below": "Choose EVEN LAST part tensors_below",
         },
     )
 
 __all__ = [
-    "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLANNED", "Choose", "LowerTier", "Placement", "TierSpace",
-    "check_kind", "evenly_spread", "fastest_tiers", "has_hops", "nearest_tiers", "part", "planned_placement", "read_placement", "route",
-    "space_below", "starts", "tensors_below", "usual_size",
+    "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLACEMENTS", "PLANNED", "Choose", "LowerTier", "Placement",
+    "TierSpace", "check_kind", "evenly_spread", "fastest_tiers", "has_hops", "nearest_tiers", "part", "planned_placement",
+    "read_placement", "route", "space_below", "starts", "tensors_below", "usual_size",
 ]  # fmt: skip

@@ -29,10 +29,8 @@ else:
         __name__,
         {
             "rowfile": "DIED RowFile unique",
-            "rows": (
-                "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns figures frame records "
-                "results_of varied varied_columns"
-            ),
+            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns figures frame records "
+            "results_of varied varied_columns",
         },
     )
 

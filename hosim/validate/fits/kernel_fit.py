@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel.kernels import CLASSES, DTYPES, Array, KernelClass, Processor, Shapes
+from hosim.costmodel.kernels import CLASSES, DTYPES, KernelClass
+from hosim.costmodel.kernels.op_families import Array, Processor, Shapes
 from hosim.importers.recordings import KernelTable
 
 _ROWS = 2000

@@ -4,7 +4,7 @@ A kind that only moves bytes is as efficient in one dtype as in another, and con
 that compute an index for each element (kinds that end in ``_strided``) are bound by that: they do about as many elements in a time in any
 dtype. What no recording at hand says of a kind is assumed, with a wide spread.
 
-A *spread* is the standard deviation of the logarithm of measured over predicted time, as in :mod:`hosim.costmodel.time_spread`.
+A *spread* is the standard deviation of the logarithm of measured over predicted time, as in :mod:`hosim.costmodel.spreads.time_spread`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hosim.validate.recorded_steps.recurrences import recurring_structure
     from hosim.validate.recorded_steps.repetitions import Repetitions, before, issued_from, repetitions
     from hosim.validate.recorded_steps.start_errors import StartErrors, percentile95, start_errors
+    from hosim.validate.recorded_steps.step_structure import GivenNumbers, GivenTimes, Structure, structure
     from hosim.validate.recorded_steps.structural_replay import RECORDING, ReplayedOp, StructuralReplay, span_ns, structural_replay
-    from hosim.validate.recorded_steps.structure import GivenNumbers, GivenTimes, Structure, structure
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -30,7 +30,7 @@ else:
             "repetitions": "Repetitions before issued_from repetitions",
             "start_errors": "StartErrors percentile95 start_errors",
             "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
-            "structure": "GivenNumbers GivenTimes Structure structure",
+            "step_structure": "GivenNumbers GivenTimes Structure structure",
         },
     )
 

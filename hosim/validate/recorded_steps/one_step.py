@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hosim.validate.recorded_steps.structure import WHOLE_DEVICE, Structure
+from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, Structure
 
 
 @dataclass(frozen=True, slots=True)

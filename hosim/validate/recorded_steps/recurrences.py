@@ -26,7 +26,7 @@ from hosim.validate.recorded_steps.ends_of_ops import EndsOfOps
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.recorded_steps.one_step import one_step
 from hosim.validate.recorded_steps.repetitions import numbered
-from hosim.validate.recorded_steps.structure import Known, RecurringDelay, Structure, structure
+from hosim.validate.recorded_steps.step_structure import Known, RecurringDelay, Structure, structure
 
 _LATE_NS = (5_000, 100_000)
 """What is less late than a ten-thousandth of the span, within these bounds, is not looked at."""

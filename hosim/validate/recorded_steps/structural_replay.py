@@ -13,10 +13,11 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import DeviceOp
 from hosim.validate.recorded_steps.latencies import Latencies
 from hosim.validate.recorded_steps.start_errors import percentile95
-from hosim.validate.recorded_steps.structure import WHOLE_DEVICE, GivenNumbers, RecurringDelay, Structure
+from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, GivenNumbers, RecurringDelay, Structure
 
 RECORDING = Hardware("recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1}))
-"""Every duration is measured, and the device tier stands for the room on the device: see :mod:`hosim.validate.recorded_steps.structure`."""
+"""Every duration is measured, and the device tier stands for the room on the device: see
+:mod:`hosim.validate.recorded_steps.step_structure`."""
 
 Interval = tuple[int, int]
 
@@ -103,7 +104,7 @@ class StructuralReplay:
 
 
 def structural_replay(built: Structure) -> StructuralReplay:
-    """A structure (:func:`hosim.validate.recorded_steps.structure.structure`) replayed, beside what was recorded.
+    """A structure (:func:`hosim.validate.recorded_steps.step_structure.structure`) replayed, beside what was recorded.
 
     Raises :class:`InputError` if the replay does not end.
     """
