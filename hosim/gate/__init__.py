@@ -1,6 +1,6 @@
 """The gate: it records what a simulated step needs, and judges what a change does to that.
 
-A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measuring`) into a record, which a baseline file keeps
+A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`) into a record, which a baseline file keeps
 (:mod:`~hosim.gate.records`). A later measurement gets one verdict per metric (:mod:`~hosim.gate.judged_metrics`) and, for a regression, an
 explanation (:mod:`~hosim.gate.verdicts`). This module imports nothing, because pytest loads the plugin wherever hosim is installed.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hosim.gate.checking import CaseError, check, errors_in_one, known_baseline, measured, write
     from hosim.gate.explained import assert_explained
     from hosim.gate.imports import graph_of_entry, graph_of_file, graph_of_model, kept_in
-    from hosim.gate.measuring import measure, measure_graph, measure_lines
+    from hosim.gate.measured_case import measure, measure_graph, measure_lines
     from hosim.gate.reports import curves, github, headline, junit, markdown, sarif, to_dict
     from hosim.gate.served_case import measure_served
     from hosim.gate.verdict_tables import baseline, verdicts
@@ -30,7 +30,7 @@ else:
             "checking": "CaseError check errors_in_one known_baseline measured write",
             "explained": "assert_explained",
             "imports": "graph_of_entry graph_of_file graph_of_model kept_in",
-            "measuring": "measure measure_graph measure_lines",
+            "measured_case": "measure measure_graph measure_lines",
             "reports": "curves github headline junit markdown sarif to_dict",
             "served_case": "measure_served",
             "verdict_tables": "baseline verdicts",

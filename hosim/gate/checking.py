@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
 from hosim.gate.cases import Case, Suite
-from hosim.gate.measuring import measure, measure_lines
+from hosim.gate.measured_case import measure, measure_lines
 from hosim.gate.records import Measured, read_matrix, read_record, save_matrix, save_record
 from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.new_processes import belong_to, without_ctrl_c

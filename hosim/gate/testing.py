@@ -15,7 +15,7 @@ from hosim.errors import HosimError, InputError
 from hosim.gate.cases import FOLDER, Case
 from hosim.gate.imports import graph_of_model, kept_in
 from hosim.gate.judged_metrics import PEAK, parse_tolerances
-from hosim.gate.measuring import measure, measure_graph
+from hosim.gate.measured_case import measure, measure_graph
 from hosim.gate.records import SUFFIX, Measured, Record, confined, read_record, save_record
 from hosim.gate.reports import details, headline
 from hosim.gate.serve_question import check_serve

@@ -11,7 +11,7 @@ from page_data import data_of
 from strategies import cases
 
 from hosim.cache_plan import Plan
-from hosim.gate.measuring import waits_for
+from hosim.gate.measured_case import waits_for
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import explain
 from hosim.planner.hyperoffload.observed import copies

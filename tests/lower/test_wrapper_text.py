@@ -15,7 +15,7 @@ from hosim.importers.torch_programs.torch_kernels import KernelRecorder  # noqa:
 from hosim.lower import Executor, inference, insert  # noqa: E402
 from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, read_wrapper  # noqa: E402
 from hosim.lower.compiled import compiled_calls as calls  # noqa: E402
-from hosim.lower.compiled import compiled_program as compiled  # noqa: E402
+from hosim.lower.compiled import program_of_text as compiled  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """

@@ -9,9 +9,9 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.lower.compiled.compiled_calls import InductorProgram, bind_calls
     from hosim.lower.compiled.compiled_models import CompiledModel, uncompiled
-    from hosim.lower.compiled.compiled_program import compiled_program
     from hosim.lower.compiled.compiled_training import traced_by_calls
     from hosim.lower.compiled.hooks_refused import require_no_hooks, require_one_process
+    from hosim.lower.compiled.program_of_text import compiled_program
     from hosim.lower.compiled.step_ops import IN_ORDER, StepOp
     from hosim.lower.compiled.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, read_wrapper
 else:
@@ -20,7 +20,7 @@ else:
         {
             "compiled_calls": "InductorProgram bind_calls",
             "compiled_models": "CompiledModel uncompiled",
-            "compiled_program": "compiled_program",
+            "program_of_text": "compiled_program",
             "compiled_training": "traced_by_calls",
             "hooks_refused": "require_no_hooks require_one_process",
             "step_ops": "IN_ORDER StepOp",

@@ -23,7 +23,7 @@ class CpuEvent:
         return self.is_done
 
 
-class Work:
+class CpuWork:
     """One piece of work of a queue: what it waits for, and when it could have started."""
 
     __slots__ = ("after", "event", "found_none", "label", "room", "run")

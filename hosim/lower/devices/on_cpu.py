@@ -22,7 +22,7 @@ import torch
 
 from hosim.errors import ExecutionError
 from hosim.hardware import Hardware
-from hosim.lower.devices.cpu_work import CpuEvent, Work
+from hosim.lower.devices.cpu_work import CpuEvent, CpuWork
 from hosim.lower.devices.pace import Pace, paces
 from hosim.lower.tiers import (
     ALIGNMENT,
@@ -54,7 +54,7 @@ class CpuQueue:
 
     def __init__(self, name: str, device: CpuDevice, ahead: int | None = None) -> None:
         self.name = name
-        self.items: deque[Work] = deque()
+        self.items: deque[CpuWork] = deque()
         self._device = device
         self._ahead = ahead
 
@@ -68,7 +68,7 @@ class CpuQueue:
     ) -> CpuEvent:
         """As :meth:`hosim.lower.tiers.transfers.Queue.submit`."""
         event = CpuEvent()
-        item = Work(work, tuple(after), label, room, event)
+        item = CpuWork(work, tuple(after), label, room, event)
         in_line = self._ahead is not None  # the queue that computes is in the order of the program
         self._device.admit(self, item, () if in_line else joins)
         if self._ahead is not None and len(self.items) > self._ahead:
@@ -150,7 +150,7 @@ class CpuDevice:
         """The queue of a channel of the profile."""
         return self._channels[name]
 
-    def admit(self, queue: CpuQueue, item: Work, joins: Sequence[CpuEvent]) -> None:
+    def admit(self, queue: CpuQueue, item: CpuWork, joins: Sequence[CpuEvent]) -> None:
         """Put work into a queue once all of ``joins`` is done."""
         with self._changed:
             if self._stop.is_set():
@@ -163,7 +163,7 @@ class CpuDevice:
             else:
                 self.later(joins, lambda: queue.items.append(item))
 
-    def next_of(self, queue: CpuQueue) -> Work:
+    def next_of(self, queue: CpuQueue) -> CpuWork:
         """The head of a queue, taken from it when it is ready."""
         with self._changed:
             self._await(queue.head_ready)
@@ -174,7 +174,7 @@ class CpuDevice:
         self._local.label = label
         self._local.ready_ns = ready_ns
 
-    def ended(self, queue: CpuQueue, item: Work, free_ns: int, start_ns: int) -> None:
+    def ended(self, queue: CpuQueue, item: CpuWork, free_ns: int, start_ns: int) -> None:
         """Finish a piece of work."""
         event = item.event
         self.doing(None)
