@@ -1,6 +1,6 @@
 """What people read about tensors: parts of one whole of which the same is said are one row, ``experts[0..255] (248 parts)``.
 
-Figures for machines name each part. (:mod:`hosim.gate.folding` folds names without loss, for files that are read again.)
+Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds names without loss, for files that are read again.)
 """
 
 from __future__ import annotations

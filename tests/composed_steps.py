@@ -8,10 +8,8 @@ from typing import Any
 
 from kernel_rows import MACHINES, kernel_tables
 
-from hosim.costmodel import op_durations
-from hosim.costmodel.kernels import CLASSES, kernel_times
-from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.origins import TABLE
+from hosim.costmodel import TABLE, op_durations
+from hosim.costmodel.kernels import CLASSES, FITTED, kernel_times
 from hosim.graph import Graph
 from hosim.hardware import Hardware, MeasuredTimes
 from hosim.io import hardware_from_dict

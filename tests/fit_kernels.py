@@ -10,7 +10,7 @@ from kernel_rows import held_out, kernel_tables, processor
 
 import hosim
 from hosim.costmodel.kernels import CLASSES, CONSTANTS_OF
-from hosim.validate.kernel_fit import KernelFit, fit_kernel
+from hosim.validate.fits import KernelFit, fit_kernel
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 FOLDER = Path(hosim.__file__).parent / "costmodel" / "kernels"

@@ -1,6 +1,6 @@
 """How far times of ops are off, by class and by where they are from, and what whole steps say of that: ``make spreads``.
 
-Writes :mod:`hosim.costmodel.fitted_spreads`. All from rows beside the project:
+Writes :mod:`hosim.costmodel.spreads.fitted_spreads`. All from rows beside the project:
 
 - spreads of kernels: shapes that are held out of the fits, without those below 20 us where there are enough others: they hardly count in a
   step. Nine of ten have a smaller error than 1.645 spreads. By the machine's own constants, by those of another, and between the rows
@@ -27,12 +27,22 @@ from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
 
 import hosim
 from hosim.cache_plan import Plan
-from hosim.costmodel.intervals import interval, makespan_spread
-from hosim.costmodel.kernels import CLASSES, Array
-from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.kernels.table_lookup import TimeTable
-from hosim.costmodel.origins import GUESS, MODEL, TABLE
-from hosim.costmodel.time_spread import ATTENTION, COLLECTIVES, OTHER_MODEL, OTHERS, PRODUCTS, Spreads, StreamTimes, pooled, stream_times
+from hosim.costmodel import GUESS, MODEL, TABLE
+from hosim.costmodel.kernels import CLASSES, FITTED, TimeTable
+from hosim.costmodel.kernels.op_families import Array
+from hosim.costmodel.spreads import (
+    ATTENTION,
+    COLLECTIVES,
+    OTHER_MODEL,
+    OTHERS,
+    PRODUCTS,
+    Spreads,
+    StreamTimes,
+    interval,
+    makespan_spread,
+    pooled,
+    stream_times,
+)
 from hosim.engine import replay
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware, MeasuredTimes
@@ -41,7 +51,7 @@ from hosim.io import load_hardware
 from hosim.models import build
 from hosim.result import Result
 from hosim.shipped import find_hardware
-from hosim.validate.kernel_fit import predicted_us
+from hosim.validate.fits import predicted_us
 
 FILE = Path(hosim.__file__).parent / "costmodel" / "fitted_spreads.py"
 

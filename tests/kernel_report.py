@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 from kernel_rows import held_out, kernel_tables, processor
 
-from hosim.costmodel.kernels import CLASSES, DTYPES, Array, Processor
-from hosim.costmodel.kernels.constants import FITTED
+from hosim.costmodel.kernels import CLASSES, DTYPES, FITTED
+from hosim.costmodel.kernels.op_families import Array, Processor
 from hosim.importers.recordings import KernelTable
-from hosim.validate.kernel_fit import KernelErrors, predicted_us, summary
+from hosim.validate.fits import KernelErrors, predicted_us, summary
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import hosim
-from hosim.analysis import bounded
+from hosim.analysis.lower_bounds import bounded
 from hosim.engine import replay as engine_replay
 from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter
-from hosim.planner import explain as explained
-from hosim.report import image, replay_figure, to_dict
-from hosim.report.of_studies import comparison_figure
+from hosim.planner.hyperoffload import explain as explained
+from hosim.report import to_dict
+from hosim.report.drawn import comparison_figure, image, replay_figure
 from hosim.shipped import find_hardware
 from hosim.study import compare
 from hosim.study.asked import parse_choice

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, edits, graphs, plans, sized
 
-from hosim.analysis import bounded, edited_curve, free_order_bound_ns, static_curve, static_peak, verify
-from hosim.analysis.edits_check import check_edits
+from hosim.analysis import edited_curve, static_curve, static_peak
+from hosim.analysis.lower_bounds import bounded, free_order_bound_ns
+from hosim.analysis.verifying import check_edits, verify
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.edits import Edits, Recompute, edited, permuted

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.api.inputs import load
+    from hosim.api.cell_progress import AGAIN_S
+    from hosim.api.inputs import load, machine
     from hosim.api.many_runs import compare, diff, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, replay
     from hosim.api.pipeline_stages import plan_stages, replay_stages
@@ -28,7 +29,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "inputs": "load",
+            "cell_progress": "AGAIN_S",
+            "inputs": "load machine",
             "many_runs": "compare diff robustness sweep",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
@@ -44,32 +46,7 @@ else:
     )
 
 __all__ = [
-    "COSTS",
-    "FIGURES",
-    "PREEMPTIONS",
-    "RATES",
-    "SCHEDULING",
-    "SENDING",
-    "blame",
-    "cell",
-    "check_options",
-    "compare",
-    "diff",
-    "explain",
-    "fit",
-    "frontier",
-    "load",
-    "plan",
-    "plan_stages",
-    "plot",
-    "repeated",
-    "replay",
-    "replay_stages",
-    "robustness",
-    "serve",
-    "serve_defaults",
-    "serve_fit",
-    "serve_frontier",
-    "serve_sweep",
-    "sweep",
-]
+    "AGAIN_S", "COSTS", "FIGURES", "PREEMPTIONS", "RATES", "SCHEDULING", "SENDING", "blame", "cell", "check_options", "compare", "diff",
+    "explain", "fit", "frontier", "load", "machine", "plan", "plan_stages", "plot", "repeated", "replay", "replay_stages", "robustness",
+    "serve", "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep", "sweep",
+]  # fmt: skip

@@ -8,8 +8,10 @@ from typing import Any
 from pandas import DataFrame
 from rich.console import Group
 
-from hosim.report import html, multiple, paragraph
+from hosim.report import html
+from hosim.report.of_replays import multiple
 from hosim.report.of_studies import errors, listing
+from hosim.report.printing import paragraph
 from hosim.result import STALL_CAUSES
 from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, records
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hosim import engine as engines
-from hosim.analysis import bound_of_result_ns, verify
+from hosim.analysis.lower_bounds import bound_of_result_ns
+from hosim.analysis.verifying import verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
 from hosim.cache_plan import Plan
@@ -246,7 +247,7 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, 
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.io import check_tiers
-    from hosim.planner import explain as explained
+    from hosim.planner.hyperoffload import explain as explained
     from hosim.report import PlanExplanation
 
     _expect_plan(plan)

@@ -54,7 +54,7 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
     from hosim.files import write_bytes
-    from hosim.report import image, image_kind
+    from hosim.report.drawn import image, image_kind
 
     target = None if path is None else file_of(path, "path")
     kind = None if target is None else image_kind(target)
@@ -77,7 +77,7 @@ def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
 
 
 def _frontier_figure(found: Frontier) -> Figure:
-    from hosim.report.of_studies import frontier_figure
+    from hosim.report.drawn import frontier_figure
 
     tier, asked = found.question.hardware.device_tier, found.question
     curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
@@ -85,7 +85,7 @@ def _frontier_figure(found: Frontier) -> Figure:
 
 
 def _replay_figure(result: Result) -> Figure:
-    from hosim.report import replay_figure
+    from hosim.report.drawn import replay_figure
 
     if result.timeline is None or result.replayed is None:
         raise InputError("the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)", source="plot")
@@ -94,7 +94,7 @@ def _replay_figure(result: Result) -> Figure:
 
 
 def _comparison_figure(table: DataFrame) -> Figure:
-    from hosim.report.of_studies import comparison_figure
+    from hosim.report.drawn import comparison_figure
     from hosim.study.rows_of_answers import results_of
 
     return comparison_figure(*results_of(table))

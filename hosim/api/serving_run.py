@@ -19,8 +19,10 @@ from hosim.serving.requests import Request
 from hosim.units import parse_size, parse_time
 
 if TYPE_CHECKING:
-    from hosim.serving import EngineLimits, KvLink, KvSetup, ModelledIterations, Served, WeightSetup
+    from hosim.serving import EngineLimits, ModelledIterations, Served
+    from hosim.serving.blocks import KvLink, KvSetup
     from hosim.serving.requests import RequestRows
+    from hosim.serving.weights import WeightSetup
 
 
 SCHEDULING = ("fcfs", "priority")
@@ -156,13 +158,13 @@ def serve(
         ModelledIterations,
         PrefillEngine,
         cache_blocks,
-        check_beside_cache,
         read_recorded_iterations,
         serve_disaggregated,
         serve_on_instances,
         serve_requests,
     )
     from hosim.serving.requests import RequestRows, asked_requests
+    from hosim.serving.weights import check_beside_cache
 
     _check_known(scheduling_policy, "scheduling policy", SCHEDULING, "scheduling_policy")
     limits = EngineLimits(
@@ -279,7 +281,7 @@ def _planned(
     weights: str, room: int, modelled: ModelledIterations, limits: EngineLimits, requests: Sequence[Request], engines: int
 ) -> WeightSetup:
     """The weights as a policy plans them."""
-    from hosim.serving import usual_iteration, weight_setup
+    from hosim.serving.weights import usual_iteration, weight_setup
     from hosim.study.asked import parse_choice
 
     choice = parse_choice(named(weights, "weights"))
@@ -289,7 +291,7 @@ def _planned(
 
 def _tiers(kv: str | None, preemption: str, modelled: ModelledIterations, block_tokens: int) -> KvSetup | None:
     """The cache below the device, if there is one: each device of the engine has its part of every block."""
-    from hosim.serving import kv_setup, sparse_reads
+    from hosim.serving.blocks import kv_setup, sparse_reads
     from hosim.serving.kv_policies import kv_policy
 
     if preemption not in PREEMPTIONS:
@@ -321,7 +323,7 @@ def _link(
     block_tokens: int,
 ) -> KvLink | None:
     """The way of caches from engines that prefill to those that decode, if these are others; the ``first`` may be unlike."""
-    from hosim.serving import kv_link, unlike_link
+    from hosim.serving.blocks import kv_link, unlike_link
 
     for name, value in (("prefill_instances", prefills), ("decode_instances", decodes)):
         within("devices", whole(value, name, 0), source=name)

@@ -86,9 +86,9 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
     from hosim.files import read, write
     from hosim.importers.recordings import of_machine, read_kernel_tables
     from hosim.io import load_hardware
-    from hosim.report.of_studies import calibration_tables as report
+    from hosim.report import of_studies
     from hosim.shipped import find_hardware
-    from hosim.validate import fit_kernels, kernels_report, profile_with_kernels
+    from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
 
     if base is None:
         raise InputError("--kernels needs --base: the profile that has the vendor's figures of the machine", source="--base")
@@ -103,7 +103,7 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
     if json:
         print_json(data)
     else:
-        console().print(report.kernels(data))
+        console().print(of_studies.kernels(data))
 
 
 def _fit_traces(
@@ -112,7 +112,7 @@ def _fit_traces(
     from hosim.errors import InputError
     from hosim.files import read, write
     from hosim.io import hardware_from_dict, load_hardware
-    from hosim.report.of_studies import calibration_tables as report
+    from hosim.report import of_studies
     from hosim.shipped import find_hardware, hardware
     from hosim.validate import (
         Measurements,
@@ -171,4 +171,4 @@ def _fit_traces(
     if json:
         print_json(data)
     else:
-        console().print(report.calibration(data))
+        console().print(of_studies.calibration(data))

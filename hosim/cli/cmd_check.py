@@ -46,9 +46,11 @@ def check(
     It plans and replays each case of hosim.toml and compares the result with the baseline. Exit code 1 for a regression or a missing
     baseline, 2 if a case cannot be read (the others are judged), 3 if one does not fit.
     """
+    from hosim import gate
     from hosim.files import write_bytes
-    from hosim.gate import ERROR, CaseError, errors_in_one, exit_code, find_suite, kept_in, reports
+    from hosim.gate import CaseError, errors_in_one, find_suite, kept_in
     from hosim.gate import check as checked
+    from hosim.gate.verdicts import ERROR, exit_code
     from hosim.io import to_json
     from hosim.study.runs import processes
 
@@ -57,31 +59,29 @@ def check(
     with progress() as tell:
         verdicts = checked(suite, cases or (), jobs=count, kept=None if no_cache else kept_in(), tell=tell)
     if junit is not None:
-        write_bytes(junit, reports.junit(verdicts, strict).encode())
+        write_bytes(junit, gate.junit(verdicts, strict).encode())
     if sarif is not None:
-        write_bytes(sarif, (to_json(reports.sarif(verdicts, strict)) + "\n").encode())
+        write_bytes(sarif, (to_json(gate.sarif(verdicts, strict)) + "\n").encode())
     if summary is not None:
-        write_bytes(summary, reports.markdown(verdicts, strict).encode())
+        write_bytes(summary, gate.markdown(verdicts, strict).encode())
     if html is not None:
         from hosim.cli.options import write_page
         from hosim.gate import check_page
 
         write_page(html, check_page(verdicts, strict))
     if github:
-        for line in reports.github(verdicts, strict):
+        for line in gate.github(verdicts, strict):
             say_to_service(line)
         step = os.environ.get("GITHUB_STEP_SUMMARY")
         if step:
             with Path(step).open("a", encoding="utf-8") as stream:
-                stream.write(reports.markdown(verdicts, strict))
+                stream.write(gate.markdown(verdicts, strict))
     if json:
-        typer.echo(to_json(reports.to_dict(verdicts, strict)))
+        typer.echo(to_json(gate.to_dict(verdicts, strict)))
     else:
-        from hosim.gate import verdict_tables
+        from hosim import gate
 
-        console().print(
-            verdict_tables.verdicts(verdicts, strict), crop=False
-        )  # a line of an explanation may be longer than the terminal is wide
+        console().print(gate.verdicts(verdicts, strict), crop=False)  # a line of an explanation may be longer than the terminal is wide
     if errors := [CaseError(v.case, v.note) for v in verdicts if v.verdict == ERROR]:
         raise errors_in_one(errors)
     raise typer.Exit(exit_code(verdicts, strict))

@@ -126,7 +126,7 @@ def compare_policies(
     from hosim.study import Mispredictions, compare, mispredictions, predicts
 
     if plot is not None:
-        from hosim.report import image_kind
+        from hosim.report.drawn import image_kind
 
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
@@ -165,22 +165,22 @@ def compare_policies(
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if plot is not None:
-        from hosim.report.of_studies import comparison_figure
+        from hosim.report.drawn import comparison_figure
 
         write_picture(plot, comparison_figure(results, machine.device_tier))
     if html is not None or not json:
-        from hosim.report import comparison, no_offload_sentence, paragraph
-        from hosim.report.listed import device_table as spread
-        from hosim.report.of_studies import routing_table as routing_tables
+        from hosim.report import listed, no_offload_sentence, of_studies
+        from hosim.report.of_replays import comparison
+        from hosim.report.printing import paragraph
 
         shown: list[RenderableType] = []
         if answer is not None:
             shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
         shown.append(comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
-            shown.append(spread.devices(results, machine))
+            shown.append(listed.devices(results, machine))
         if predictions:
-            shown.append(routing_tables.predictions(predictions))
+            shown.append(of_studies.predictions(predictions))
         if html is not None:
             from hosim.report import comparison_page
 

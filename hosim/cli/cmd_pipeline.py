@@ -6,16 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import (
-    Budget,
-    HardwareName,
-    Json,
-    Policy,
-    Trace,
-    check_trace,
-    console,
-    print_json,
-)
+from hosim.cli.options import Budget, HardwareName, Json, Policy, Trace, check_trace, console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
@@ -44,7 +35,7 @@ def pipeline(
     Exit code 3 if a stage does not fit.
     """
     from hosim.api import plan_stages, replay_stages
-    from hosim.report.of_studies import stages_table
+    from hosim.report.of_studies import stages, stages_to_dict
 
     check_trace(trace)
     with progress(f"{policy}: planning and replaying stages"):
@@ -52,13 +43,13 @@ def pipeline(
         result = replay_stages(plans, record=trace is not None)
     if trace is not None:
         from hosim.files import write
-        from hosim.report import trace_of_stages
+        from hosim.report.timelines import trace_of_stages
 
         write(trace, trace_of_stages(plans, result))
         say(f"wrote {trace}")
     if json:
-        print_json(stages_table.to_dict(result))
+        print_json(stages_to_dict(result))
     else:
-        console().print(stages_table.stages(result, plans))
+        console().print(stages(result, plans))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)

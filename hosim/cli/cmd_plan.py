@@ -113,7 +113,7 @@ def plan(
         save_plan(replace(made, made_for=(machine, budget_bytes)), output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
-        from hosim.planner import explain as explained
+        from hosim.planner.hyperoffload import explain as explained
         from hosim.report import explanation, summary, to_dict
         from hosim.report.of_studies import chosen_processors
 

@@ -40,7 +40,7 @@ from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from hosim.analysis import Finding
+    from hosim.analysis.verifying import Finding
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
 
@@ -93,16 +93,17 @@ def replay(
     """
     from dataclasses import replace
 
-    from hosim.analysis import verify
     from hosim.analysis.remarks import changed_line, check_made_for
+    from hosim.analysis.verifying import verify
     from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
-    from hosim.io import check_certifiable, check_tiers, load_plan, to_certificate
+    from hosim.io import check_tiers, load_plan
+    from hosim.io.certificates import check_certifiable, to_certificate
     from hosim.study.asked import check_pinning
     from hosim.study.runs import replay
 
     if plot is not None:
-        from hosim.report import image_kind
+        from hosim.report.drawn import image_kind
 
         image_kind(plot)
     check_trace(trace)
@@ -129,20 +130,20 @@ def replay(
         check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
-        from hosim.report import replay_figure
+        from hosim.report.drawn import replay_figure
 
         write_picture(plot, replay_figure(loaded.graph, machine, result))
     if trace is not None:
         from hosim.files import write
-        from hosim.report import perfetto
+        from hosim.report import timelines
 
-        write(trace, perfetto.trace(loaded, machine, result))
+        write(trace, timelines.trace(loaded, machine, result))
         say(f"wrote {trace}")
     if memory_viz is not None:
-        from hosim import report
         from hosim.files import write_bytes
+        from hosim.report import timelines
 
-        write_bytes(memory_viz, report.to_pickle(report.memory_viz(loaded, machine, result, allocator)))
+        write_bytes(memory_viz, timelines.to_pickle(timelines.memory_viz(loaded, machine, result, allocator)))
         say(f"wrote {memory_viz}, with synthetic addresses")
     if certificate is not None and result.feasible:
         from hosim.files import write
@@ -152,12 +153,11 @@ def replay(
     elif certificate is not None:
         warn(f"no {certificate}: a plan that does not fit has no certificate")
     if html is not None or not json:
-        from hosim.report import tables
-        from hosim.report.listed import device_table as spread
+        from hosim.report import listed, of_replays
 
-        shown = [tables.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
+        shown = [of_replays.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
         if machine.devices > 1:
-            shown.append(spread.devices([result], machine))
+            shown.append(listed.devices([result], machine))
         if html is not None:
             from hosim.report import replay_page
 

@@ -231,7 +231,7 @@ def serve(
     from hosim.units import parse_time
 
     if plot is not None:
-        from hosim.report import image_kind
+        from hosim.report.drawn import image_kind
 
         image_kind(plot)
     check_trace(trace)

@@ -45,7 +45,7 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     each offload scheme from the resident run and the bandwidth sweep, and shows the plans of hosim beside their runs. Several recordings
     are ranks of one program: their collectives wait for each other.
     """
-    from hosim.report.of_studies import validation_table as report
+    from hosim.report import of_studies
     from hosim.units import parse_share
 
     bound = parse_share(max_error) if max_error is not None else None
@@ -58,20 +58,21 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
             _schemes(trace, html, device, bound, json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
-    from hosim.validate import complaint, validation_to_dict
     from hosim.validate import validate as replayed
+    from hosim.validate import validation_to_dict
+    from hosim.validate.replay_verdicts import complaint
 
     with progress(f"replaying {trace}"):
         validation = replayed(trace, device)
     data = validation_to_dict(validation)
     if html is not None:
-        from hosim.report.validation_page import validation_page
+        from hosim.report import validation_page
 
         write_page(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans))
     if json:
         print_json(data)
     else:
-        console().print(report.validation(data))
+        console().print(of_studies.validation(data))
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
         raise typer.Exit(1)
@@ -120,7 +121,7 @@ def _holds(folder: Path) -> str:
 
 def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
     from hosim.files.formats import unexpected
-    from hosim.report.of_studies import validation_table as report
+    from hosim.report import of_studies
     from hosim.validate import validate_schemes
 
     for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
@@ -134,4 +135,4 @@ def _schemes(folder: Path, html: Path | None, device: int | None, bound: float |
     if json:
         print_json(data)
     else:
-        console().print(report.schemes(data))
+        console().print(of_studies.schemes(data))

@@ -15,7 +15,7 @@ app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_he
 def list_(json: Json = False) -> None:
     """List the shipped workloads."""
     from hosim import shipped
-    from hosim.report.listed import listings
+    from hosim.report import listed as listings
 
     graphs = [graph_of(name) for name in shipped.workloads()]
     if json:
@@ -28,7 +28,7 @@ def list_(json: Json = False) -> None:
 def models(json: Json = False) -> None:
     """List the models that hosim can build by name."""
     from hosim.models import listed_models
-    from hosim.report.listed import listings
+    from hosim.report import listed as listings
 
     listed = list(listed_models())
     if json:
@@ -48,7 +48,8 @@ def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, jso
     """Show a workload: its live memory, tensors, ops and source."""
     from hosim.devices_of_graph import on_devices
     from hosim.errors import InputError
-    from hosim.report.listed import listings, op_times
+    from hosim.report import listed as listings
+    from hosim.report.listed import op_times
 
     if ops and hardware is None:
         raise InputError("--ops requires --hardware", source="workload show")

@@ -322,7 +322,7 @@ def check_trace(path: Path | None) -> None:
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
     from hosim.files import write_bytes
-    from hosim.report import image, image_kind
+    from hosim.report.drawn import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
     say(f"wrote {path}")

@@ -26,7 +26,7 @@ def compare_on_machines(
 ) -> None:
     """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
     from hosim.devices_of_graph import on_devices
-    from hosim.report.listed.machines_table import machines
+    from hosim.report.listed import machine_comparison
     from hosim.study import NEAR, compare_machines, machine_rows
 
     if given := next((option for option, is_given in others.items() if is_given), None):
@@ -42,7 +42,7 @@ def compare_on_machines(
     if json:
         print_json({"format": "hosim.machines/1", "rows": machine_rows(found)})
     else:
-        console().print(machines(machine_rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
+        console().print(machine_comparison(machine_rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

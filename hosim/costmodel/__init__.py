@@ -9,7 +9,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.costmodel.guessed_attention import guessed_attention_line
     from hosim.costmodel.guessed_collectives import guessed_collectives, guessed_collectives_line
-    from hosim.costmodel.intervals import makespan_interval
     from hosim.costmodel.memory_traffic import (
         HELD_BYTES_PER_S,
         MemoryUse,
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     )
     from hosim.costmodel.on_the_device import base_line, base_of, known_on_device, on_the_device
     from hosim.costmodel.op_time import kernel_times_of, op_durations, time_origins
-    from hosim.costmodel.origins import ORIGINS
+    from hosim.costmodel.origins import GUESS, MODEL, ORIGINS, TABLE
     from hosim.costmodel.peaks import peak_for
     from hosim.costmodel.rescaled import rescaled_from
 else:
@@ -30,36 +29,17 @@ else:
         {
             "guessed_attention": "guessed_attention_line",
             "guessed_collectives": "guessed_collectives guessed_collectives_line",
-            "intervals": "makespan_interval",
             "memory_traffic": "HELD_BYTES_PER_S MemoryUse copies_compete copy_uses machine_of_copies memory_uses with_memories",
             "on_the_device": "base_line base_of known_on_device on_the_device",
             "op_time": "kernel_times_of op_durations time_origins",
-            "origins": "ORIGINS",
+            "origins": "GUESS MODEL ORIGINS TABLE",
             "peaks": "peak_for",
             "rescaled": "rescaled_from",
         },
     )
 
 __all__ = [
-    "HELD_BYTES_PER_S",
-    "ORIGINS",
-    "MemoryUse",
-    "base_line",
-    "base_of",
-    "copies_compete",
-    "copy_uses",
-    "guessed_attention_line",
-    "guessed_collectives",
-    "guessed_collectives_line",
-    "kernel_times_of",
-    "known_on_device",
-    "machine_of_copies",
-    "makespan_interval",
-    "memory_uses",
-    "on_the_device",
-    "op_durations",
-    "peak_for",
-    "rescaled_from",
-    "time_origins",
-    "with_memories",
-]
+    "GUESS", "HELD_BYTES_PER_S", "MODEL", "ORIGINS", "TABLE", "MemoryUse", "base_line", "base_of", "copies_compete", "copy_uses",
+    "guessed_attention_line", "guessed_collectives", "guessed_collectives_line", "kernel_times_of", "known_on_device",
+    "machine_of_copies", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from", "time_origins", "with_memories",
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """Durations of one machine on another: scaled by the ratio of the cost model's times of each op on the two.
 
 An op that says neither FLOP nor bytes, as a recorded kernel, is scaled by the geometric mean of the ratios of compute and of memory
-bandwidth. The interval of a makespan says how unsure that is (:mod:`hosim.costmodel.time_spread`).
+bandwidth. The interval of a makespan says how unsure that is (:mod:`hosim.costmodel.spreads.time_spread`).
 """
 
 from __future__ import annotations

@@ -39,23 +39,6 @@ else:
     )
 
 __all__ = [
-    "ENDED",
-    "ILLEGAL",
-    "LATE",
-    "NEVER",
-    "SEVERAL",
-    "STOPPED",
-    "STUCK",
-    "Hop",
-    "Ledger",
-    "ProgramBase",
-    "ProgramTable",
-    "TableMove",
-    "UncoveredError",
-    "most_needed",
-    "parse_budget",
-    "replay",
-    "replay_stages",
-    "resident_step",
-    "resolve_hop",
-]
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
+    "UncoveredError", "most_needed", "parse_budget", "replay", "replay_stages", "resident_step", "resolve_hop",
+]  # fmt: skip

@@ -51,7 +51,7 @@ def replay(
     ``program`` the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
     ``reserve_bytes`` lets the allocator reserve more or less than the budget, which then bounds the bytes themselves alone.
     A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
-    ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.bounds`).
+    ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.lower_bounds.bounds`).
 
     ``jitter`` varies the times of ops and transfers; the plan knows nothing of it.
 

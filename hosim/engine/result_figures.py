@@ -10,7 +10,8 @@ from typing import Protocol
 
 from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
-from hosim.costmodel import guessed_collectives, makespan_interval
+from hosim.costmodel import guessed_collectives
+from hosim.costmodel.spreads import makespan_interval
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger

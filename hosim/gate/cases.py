@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.gate.baselines import SUFFIX, confined, is_baseline
-from hosim.gate.metrics import Tolerance, parse_tolerances
+from hosim.gate.judged_metrics import Tolerance, parse_tolerances
+from hosim.gate.records import SUFFIX, confined, is_baseline
 from hosim.limits import within
 
 if TYPE_CHECKING:

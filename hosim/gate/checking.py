@@ -14,11 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
-from hosim.gate import baselines, matrix_file
 from hosim.gate.cases import Case, Suite
-from hosim.gate.measure import measure, measure_lines
-from hosim.gate.record import Measured
-from hosim.gate.verdict import ERROR, CaseVerdict, judge
+from hosim.gate.measured_case import measure, measure_lines
+from hosim.gate.records import Measured, read_matrix, read_record, save_matrix, save_record
+from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.new_processes import belong_to, without_ctrl_c
 from hosim.plain_text import one_line
 from hosim.study.runs import cores
@@ -110,14 +109,14 @@ def write(
             matrices[case.matrix][case.name] = now
         elif now.record is None:
             failed.append(f"{case.name}: {now.error}")
-        elif baselines.save(now.record, suite.baseline(case.name)):
+        elif save_record(now.record, suite.baseline(case.name)):
             changed.append(suite.baseline(case.name))
     listed = {case.name for case in suite.cases}
     for matrix, lines in matrices.items():
         if only_new and lines.keys() <= there:
             continue
         kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
-        if matrix_file.save(kept_lines, suite.baseline(matrix), hosim=__version__, versions=VERSIONS):
+        if save_matrix(kept_lines, suite.baseline(matrix), hosim=__version__, versions=VERSIONS):
             changed.append(suite.baseline(matrix))
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)
@@ -135,7 +134,7 @@ def known_baseline(suite: Suite, name: str) -> Measured | None:
     file, (matrix, within, _) = suite.baseline(name), name.partition("/")
     if not file.is_file():
         return None
-    return matrix_file.load(file, matrix).get(name) if within else Measured(baselines.load(file))
+    return read_matrix(file, matrix).get(name) if within else Measured(read_record(file))
 
 
 def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
@@ -159,7 +158,7 @@ def _matrices(suite: Suite, cases: Sequence[Case], damaged: bool = False) -> dic
     for matrix in dict.fromkeys(case.matrix for case in cases if case.matrix is not None):
         file = suite.baseline(matrix)
         try:
-            found[matrix] = matrix_file.load(file, matrix) if file.is_file() else {}
+            found[matrix] = read_matrix(file, matrix) if file.is_file() else {}
         except InputError:
             if not damaged:
                 raise

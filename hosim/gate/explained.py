@@ -8,7 +8,8 @@ import pytest
 
 from hosim.errors import HosimError
 from hosim.units import parse_share
-from hosim.validate import Validation, complaint, validate
+from hosim.validate import Validation, validate
+from hosim.validate.replay_verdicts import complaint
 
 
 def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:

@@ -7,9 +7,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hosim.gate.metric_verdict import SAME, MetricVerdict
-from hosim.gate.metrics import FAMILIES, family, human
-from hosim.gate.verdict import ERROR, CaseVerdict, summary
+from hosim.gate.judged_metrics import FAMILIES, SAME, MetricVerdict, family, human
+from hosim.gate.verdicts import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable
 from hosim.version import __version__
 

@@ -12,8 +12,23 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import source_digest
-from hosim.gate.metrics import COUNT, FOUND, GOODPUT, HOUR, LATENCY, MAKESPAN, MOVED, PEAK, STALL, STATISTICS, THROUGHPUT, TPOT, TTFT, WAIT
-from hosim.gate.record import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
+from hosim.gate.judged_metrics import (
+    COUNT,
+    FOUND,
+    GOODPUT,
+    HOUR,
+    LATENCY,
+    MAKESPAN,
+    MOVED,
+    PEAK,
+    STALL,
+    STATISTICS,
+    THROUGHPUT,
+    TPOT,
+    TTFT,
+    WAIT,
+)
+from hosim.gate.records import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
 from hosim.gate.serve_question import asked_serving
 from hosim.version import __version__
 from hosim.versions import SERVING_VERSIONS

@@ -12,15 +12,14 @@ from typing import Any, NoReturn
 import pytest
 
 from hosim.errors import HosimError, InputError
-from hosim.gate import baselines
 from hosim.gate.cases import FOLDER, Case
 from hosim.gate.imports import graph_of_model, kept_in
-from hosim.gate.measure import measure, measure_graph
-from hosim.gate.metrics import PEAK, parse_tolerances
-from hosim.gate.record import Measured, Record
+from hosim.gate.judged_metrics import PEAK, parse_tolerances
+from hosim.gate.measured_case import measure, measure_graph
+from hosim.gate.records import SUFFIX, Measured, Record, confined, read_record, save_record
 from hosim.gate.reports import details, headline
 from hosim.gate.serve_question import check_serve
-from hosim.gate.verdict import judge
+from hosim.gate.verdicts import judge
 from hosim.graph import Graph
 from hosim.units import human_size, parse_size
 
@@ -65,7 +64,7 @@ class SimulatedStep:
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of :mod:`hosim.gate.metrics`."""
+        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of :mod:`hosim.gate.judged_metrics`."""
         __tracebackhide__ = True
         return self._record().metrics
 
@@ -103,19 +102,19 @@ class SimulatedStep:
         __tracebackhide__ = True
         record = self._record()
         called = self._numbered(name or self._case.name, record)
-        path = self._folder / FOLDER / f"{_file_name(called)}{baselines.SUFFIX}"
+        path = self._folder / FOLDER / f"{_file_name(called)}{SUFFIX}"
         try:
             given = parse_tolerances(tolerance or {}, "assert_matches_baseline")
-            baselines.confined(path.parent, self._folder, str(path.parent))
+            confined(path.parent, self._folder, str(path.parent))
             if self._update:
                 there = self._written.setdefault(path, record)
                 if (there.computed, there.metrics) != (record.computed, record.metrics):
                     _fail(f"{there.case} has written another model to {path}: give this baseline a name of its own")
-                baselines.save(record, path)
+                save_record(record, path)
                 return
             if not path.is_file():
                 _fail(f"no baseline {path}; pytest --hosim-update writes it")
-            before = baselines.load(path)
+            before = read_record(path)
         except HosimError as error:
             _fail(str(error))
         assert self._measured is not None

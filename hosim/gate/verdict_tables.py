@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
-from hosim.gate.metric_verdict import IMPROVEMENT, NEW, REGRESSION, SAME, MetricVerdict
-from hosim.gate.metrics import human
-from hosim.gate.record import Record
+from hosim.gate.judged_metrics import IMPROVEMENT, NEW, REGRESSION, SAME, MetricVerdict, human
+from hosim.gate.records import Record
 from hosim.gate.reports import changed_metrics, details, noted, with_a_row
-from hosim.gate.verdict import FAILING, CaseVerdict, summary
+from hosim.gate.verdicts import FAILING, CaseVerdict, summary
 from hosim.plain_text import counted
-from hosim.report import NOTHING, open_table, paragraph
+from hosim.report.of_replays import NOTHING
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_size
 
 _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}

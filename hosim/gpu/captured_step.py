@@ -19,7 +19,8 @@ from hosim.gpu.clocks import sampled
 from hosim.gpu.functional_decoder import CONFIGS, Config
 from hosim.gpu.gpu_seam import Device
 from hosim.hardware import Hardware
-from hosim.lower import CpuDevice, CudaDevice, Executor, TorchProgram, capture, capture_training, insert
+from hosim.lower import Executor, TorchProgram, capture, capture_training, insert
+from hosim.lower.devices import CpuDevice, CudaDevice
 from hosim.result import Timeline
 
 WARM_UP = 2

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hosim import files
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.files import bounded
 from hosim.gpu.attempts import Attempts
 from hosim.gpu.measured_machine import measured_machine
 from hosim.gpu.output_files import write_json
@@ -81,7 +81,7 @@ def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
     """Write a plan, if there is one, and its prediction; leave a folder alone that has the run of another plan."""
     kept = path / "plan.json"
     data = None if plan is None else json.loads(json.dumps(plan_to_dict(plan)))
-    before = bounded.read_json(str(kept), "a plan", "delete the folder and plan again") if kept.exists() else None
+    before = files.read_json(str(kept), "a plan", "delete the folder and plan again") if kept.exists() else None
     if (path / "run.json").exists() and data != before:
         say(f"{path.name}: another plan has run there, and is left alone; to plan again, delete the folder or give another --out")
         return

@@ -24,8 +24,7 @@ from struct import unpack
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files import read_bytes, read_head, read_json
-from hosim.files.formats import wire
+from hosim.files import formats, read_bytes, read_head, read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
 from hosim.importers.op_kinds import op_kind
@@ -131,13 +130,13 @@ def _json_node(raw: Any, where: str) -> _ChakraNode:
 def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
     nodes = []
     end = 0
-    reader = wire.Reader()
+    reader = formats.Reader()
     try:
-        for i, (begin, message) in enumerate(wire.messages(content)):
+        for i, (begin, message) in enumerate(formats.messages(content)):
             end = begin + len(message)
             if i:
                 nodes.append(_wire_node(reader, reader.fields(message), f"node {i}"))
-    except wire.WireError:
+    except formats.WireError:
         where = f"node {len(nodes) + 1}"
         raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
     if not nodes:
@@ -145,8 +144,8 @@ def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
     return nodes
 
 
-def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraNode:
-    attributes: dict[bytes, int | wire.Part] = {}
+def _wire_node(reader: formats.Reader, fields: formats.Fields, where: str) -> _ChakraNode:
+    attributes: dict[bytes, int | formats.Part] = {}
     for raw in fields.get(10, ()):
         if isinstance(raw, bytes):
             attribute = reader.fields(raw)
@@ -160,9 +159,9 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
     return _ChakraNode(
         where,
         _number(fields, 1, where),
-        wire.text(fields, 2),
+        formats.text(fields, 2),
         kind,
-        wire.numbers(fields, 5),
+        formats.numbers(fields, 5),
         _number(fields, 7, where) if 7 in fields else None,
         bool(attributes.get(b"is_cpu_op", 0)),
         thread if isinstance(thread, int) else None,
@@ -174,7 +173,7 @@ def _wire_node(reader: wire.Reader, fields: wire.Fields, where: str) -> _ChakraN
     )
 
 
-def _figure(value: int | wire.Part, name: str, where: str) -> int:
+def _figure(value: int | formats.Part, name: str, where: str) -> int:
     """A whole number of an attribute, whichever of its types it is written in."""
     if not isinstance(value, int):
         number = unpack("<d", value)[0] if len(value) == 8 else -1
@@ -184,11 +183,11 @@ def _figure(value: int | wire.Part, name: str, where: str) -> int:
     return value
 
 
-def _call(reader: wire.Reader, fields: wire.Fields) -> CallShapes | None:
+def _call(reader: formats.Reader, fields: formats.Fields) -> CallShapes | None:
     """An operator's call by shapes and values, if the trace has them; what it returns by shapes."""
     given, made = (reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {} for n in (8, 9))
-    shapes, values, results = (_list(wire.text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
-    operator = _PART.sub("", wire.text(fields, 2)).rpartition("::")[2]
+    shapes, values, results = (_list(formats.text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
+    operator = _PART.sub("", formats.text(fields, 2)).rpartition("::")[2]
     return CallShapes(operator, [_dims(s) for s in shapes], values, [_dims(s) for s in results]) if shapes else None
 
 
@@ -206,17 +205,17 @@ def _dims(shape: Any) -> Sequence[int] | None:
     return shape if isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < 1 << 32 for n in shape) else None
 
 
-def _number(fields: wire.Fields, number: int, where: str) -> int:
+def _number(fields: formats.Fields, number: int, where: str) -> int:
     value = fields.get(number, (0,))[-1]
     if not isinstance(value, int) or value >= _LARGEST:
         raise InputError(f"expected a whole number below 2^60 in field {number}", where=where)
     return value
 
 
-def _tensors(reader: wire.Reader, fields: wire.Fields, number: int, where: str) -> Sequence[TracedTensor]:
+def _tensors(reader: formats.Reader, fields: formats.Fields, number: int, where: str) -> Sequence[TracedTensor]:
     """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
-    listed = wire.parts(fields, number)
-    text = wire.text(reader.fields(listed[-1]), 1) if listed else ""
+    listed = formats.parts(fields, number)
+    text = formats.text(reader.fields(listed[-1]), 1) if listed else ""
     if text and not (text.startswith("[") and text.endswith("]")):
         raise InputError(f"expected a list of values in field {number}", where=where)
     found = []

@@ -30,7 +30,7 @@ from hosim.graph import Graph
 from hosim.importers.flop_formulas import convolution_flops, matmul_flops
 from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.importers.operator_kinds import operator_kind
-from hosim.importers.static_tensors import Recording, StaticTensor
+from hosim.importers.stored import Recording, StaticTensor
 from hosim.limits import Budget, within
 
 __all__ = ["import_mindir"]

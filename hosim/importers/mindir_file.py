@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files.formats import wire
-from hosim.importers.static_tensors import ELEMENTS
+from hosim.files import formats
+from hosim.importers.stored import ELEMENTS
 
 _DTYPES = {
     **ELEMENTS,
@@ -87,66 +87,66 @@ class _Primitive:
     attributes: Mapping[str, Any]
 
 
-def read_model(content: wire.Part) -> MindirModel:
+def read_model(content: formats.Part) -> MindirModel:
     """The model in the contents of a MindIR file. Raises :class:`InputError` for a damaged file."""
     try:
-        return _File(wire.Reader()).model(content)
-    except wire.WireError:
+        return _File(formats.Reader()).model(content)
+    except formats.WireError:
         raise InputError("damaged or cut off; expected protobuf of MindIR, export it again") from None
 
 
 class _File:
     """The messages of a file."""
 
-    def __init__(self, reader: wire.Reader) -> None:
+    def __init__(self, reader: formats.Reader) -> None:
         self._fields = reader.fields
         self._primitives: dict[str, _Primitive] = {}
 
-    def model(self, content: wire.Part) -> MindirModel:
+    def model(self, content: formats.Part) -> MindirModel:
         """The whole file."""
         model = self._fields(content)
-        if not wire.parts(model, 7):
+        if not formats.parts(model, 7):
             raise InputError("expected a graph; the file is cut off or encrypted, export it again")
-        for raw in wire.parts(model, 12):
+        for raw in formats.parts(model, 12):
             message = self._fields(raw)
-            self._primitives[wire.text(message, 1)] = _Primitive(wire.text(message, 2), self._attributes(message, 3))
-        listed = [self._function(raw) for raw in wire.parts(model, 8)]
-        main = self._function(wire.parts(model, 7)[-1])
-        return MindirModel(wire.text(model, 5), main, {function.name: function for function in listed})
+            self._primitives[formats.text(message, 1)] = _Primitive(formats.text(message, 2), self._attributes(message, 3))
+        listed = [self._function(raw) for raw in formats.parts(model, 8)]
+        main = self._function(formats.parts(model, 7)[-1])
+        return MindirModel(formats.text(model, 5), main, {function.name: function for function in listed})
 
-    def _function(self, raw: wire.Part) -> Function:
+    def _function(self, raw: formats.Part) -> Function:
         graph = self._fields(raw)
         return Function(
-            name=wire.text(graph, 2),
-            parameters=[self._parameter(part) for part in wire.parts(graph, 3)],
-            inputs=[self._input(part) for part in wire.parts(graph, 5)],
-            outputs=[wire.text(self._fields(part), 1) for part in wire.parts(graph, 6)],
-            nodes=[self._node(part) for part in wire.parts(graph, 1)],
+            name=formats.text(graph, 2),
+            parameters=[self._parameter(part) for part in formats.parts(graph, 3)],
+            inputs=[self._input(part) for part in formats.parts(graph, 5)],
+            outputs=[formats.text(self._fields(part), 1) for part in formats.parts(graph, 6)],
+            nodes=[self._node(part) for part in formats.parts(graph, 1)],
         )
 
-    def _parameter(self, raw: wire.Part) -> Named:
+    def _parameter(self, raw: formats.Part) -> Named:
         tensor = self._fields(raw)
-        return Named(wire.text(tensor, 7), _shape(tensor))
+        return Named(formats.text(tensor, 7), _shape(tensor))
 
-    def _input(self, raw: wire.Part) -> Named:
+    def _input(self, raw: formats.Part) -> Named:
         value = self._fields(raw)
-        name = wire.text(value, 1)
-        tensors = [_shape(self._fields(part)) for part in wire.parts(value, 2)]
+        name = formats.text(value, 1)
+        tensors = [_shape(self._fields(part)) for part in formats.parts(value, 2)]
         if len(tensors) == 1:
             return Named(name, tensors[0])
-        inside = wire.parts(value, 5)
+        inside = formats.parts(value, 5)
         return Named(name, tuple(tensors) or (self._typed(self._fields(inside[-1])) if inside else None))
 
-    def _node(self, raw: wire.Part) -> Node:
+    def _node(self, raw: formats.Part) -> Node:
         node = self._fields(raw)
-        named, output = wire.text(node, 4), (wire.parts(node, 2) or (b"",))[0]
+        named, output = formats.text(node, 4), (formats.parts(node, 2) or (b"",))[0]
         attributes = self._attributes(node, 5)
         shape = value = None
-        for part in wire.parts(node, 5):
+        for part in formats.parts(node, 5):
             attribute = self._fields(part)
-            if wire.text(attribute, 1) == "shape":
+            if formats.text(attribute, 1) == "shape":
                 shape = self._typed(attribute)
-            elif wire.text(attribute, 1) == "value":
+            elif formats.text(attribute, 1) == "value":
                 value = self._constant(attribute)
         operator, callee = named, None
         if named.startswith("REF::"):
@@ -154,67 +154,67 @@ class _File:
             callee = None if primitive else named[5:]
             operator = primitive.operator if primitive else ""
             attributes = {**(primitive.attributes if primitive else {}), **attributes}
-        label = wire.text(node, 7)
+        label = formats.text(node, 7)
         try:
-            inputs = [bytes(part).decode() for part in wire.parts(node, 1)]
+            inputs = [bytes(part).decode() for part in formats.parts(node, 1)]
             made = bytes(output).decode()
         except UnicodeDecodeError:
-            raise wire.WireError from None
-        label = label if len(label) > 1 else wire.text(node, 3)
+            raise formats.WireError from None
+        label = label if len(label) > 1 else formats.text(node, 3)
         return Node(label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value)
 
-    def _typed(self, attribute: wire.Fields, depth: int = 0) -> Any:
+    def _typed(self, attribute: formats.Fields, depth: int = 0) -> Any:
         """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or ``None`` for anything but a tensor."""
-        kind = wire.number(attribute, 16)
+        kind = formats.number(attribute, 16)
         if kind == _TENSOR:
-            tensors = tuple(_shape(self._fields(part)) for part in wire.parts(attribute, 12))
+            tensors = tuple(_shape(self._fields(part)) for part in formats.parts(attribute, 12))
             return tensors[0] if len(tensors) == 1 else tensors or None
         if kind in (_TUPLE, _LIST):
             if depth == _DEEPEST:
-                raise wire.WireError
-            return tuple(self._typed(self._fields(part), depth + 1) for part in wire.parts(attribute, 17))
+                raise formats.WireError
+            return tuple(self._typed(self._fields(part), depth + 1) for part in formats.parts(attribute, 17))
         return None
 
-    def _constant(self, attribute: wire.Fields, depth: int = 0) -> Any:
+    def _constant(self, attribute: formats.Fields, depth: int = 0) -> Any:
         """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or ``None`` for anything else."""
-        kind = wire.number(attribute, 16)
+        kind = formats.number(attribute, 16)
         if kind == _BOOL:
-            return bool(wire.number(attribute, 3) or any(wire.numbers(attribute, 10)))
+            return bool(formats.number(attribute, 3) or any(formats.numbers(attribute, 10)))
         if kind in _INTEGERS:
-            return wire.number(attribute, 3) if 3 in attribute else (wire.numbers(attribute, 10) or [0])[0]
+            return formats.number(attribute, 3) if 3 in attribute else (formats.numbers(attribute, 10) or [0])[0]
         if kind == _STRING:
-            return wire.text(attribute, 5)
+            return formats.text(attribute, 5)
         if kind in (_FLOAT, _DOUBLE):
             return _floating(attribute, kind)
         if kind in (_TUPLE, _LIST):
             if depth == _DEEPEST:
-                raise wire.WireError
-            return tuple(self._constant(self._fields(part), depth + 1) for part in wire.parts(attribute, 17))
+                raise formats.WireError
+            return tuple(self._constant(self._fields(part), depth + 1) for part in formats.parts(attribute, 17))
         if kind == _TENSOR:
-            tensors = wire.parts(attribute, 12) or wire.parts(attribute, 6)
+            tensors = formats.parts(attribute, 12) or formats.parts(attribute, 6)
             return _shape(self._fields(tensors[0])) if tensors else None
         return None
 
-    def _attributes(self, message: wire.Fields, number: int) -> Mapping[str, Any]:
+    def _attributes(self, message: formats.Fields, number: int) -> Mapping[str, Any]:
         """The attributes of a primitive, or of a node that has its own, by name."""
         found: dict[str, Any] = {}
-        for part in wire.parts(message, number):
+        for part in formats.parts(message, number):
             attribute = self._fields(part)
-            name = wire.text(attribute, 1)
+            name = formats.text(attribute, 1)
             if name not in ("shape", "value"):
                 found[name] = self._constant(attribute)
         return found
 
 
-def _shape(tensor: wire.Fields) -> Shape:
-    kind = wire.number(tensor, 2)
+def _shape(tensor: formats.Fields) -> Shape:
+    kind = formats.number(tensor, 2)
     if kind not in _DTYPES:
-        raise InputError(f"tensor {wire.text(tensor, 7)[:100]!r} has the element type {kind}, which is not numeric")
-    return Shape(tuple(wire.numbers(tensor, 1)), _DTYPES[kind])
+        raise InputError(f"tensor {formats.text(tensor, 7)[:100]!r} has the element type {kind}, which is not numeric")
+    return Shape(tuple(formats.numbers(tensor, 1)), _DTYPES[kind])
 
 
-def _floating(attribute: wire.Fields, kind: int) -> float:
-    raw = (wire.parts(attribute, 2 if kind == _FLOAT else 4) or (b"",))[-1]
+def _floating(attribute: formats.Fields, kind: int) -> float:
+    raw = (formats.parts(attribute, 2 if kind == _FLOAT else 4) or (b"",))[-1]
     try:
         value: float = struct.unpack("<f" if kind == _FLOAT else "<d", raw)[0]
     except struct.error:

@@ -14,13 +14,13 @@ from hosim.errors import GraphError, InputError
 from hosim.files import check_names, content
 from hosim.files.formats import FORMATS, format_of_source, read_source, recognised, seeming
 from hosim.graph import Graph
-from hosim.importers import recordings, torch_programs
+from hosim.importers import onnx, recordings, torch_programs
 from hosim.io.spec import import_spec
 from hosim.io.workload_file import load_workload
 
 _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
     "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
-    "ONNX model": lambda path, dims: importers.import_onnx(path, dims),
+    "ONNX model": lambda path, dims: onnx.import_onnx(path, dims),
 }
 """What loads the formats whose models have free dimensions: it takes the path, and their sizes by name."""
 

@@ -14,24 +14,11 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
+from hosim import files as reading
 from hosim.errors import InputError
-from hosim.files import check_names, reading
+from hosim.files import check_names
 from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredTimes, ProcessorFigures, Tier
-from hosim.io.key_tables import (
-    FLAG,
-    NAME,
-    TEXT,
-    Key,
-    KeyTable,
-    Kind,
-    by_name,
-    errors_of,
-    format_key,
-    literal,
-    mapping,
-    note,
-    several,
-)
+from hosim.io.key_tables import FLAG, NAME, TEXT, Key, KeyTable, Kind, by_name, errors_of, format_key, literal, mapping, note, several
 from hosim.io.validators import STRICT, ComputeRate, Format, Frequency, Name, Rate, Size, Time
 from hosim.units import exact_compute, exact_frequency, exact_rate, exact_size, exact_time
 

@@ -7,45 +7,41 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.lower.insert import insert
-    from hosim.lower.llama_cpp_options import exported
-    from hosim.lower.mindspore_search import Tried, export_to_dict, search
-    from hosim.lower.offloading import Replayed, offload, planned, rule_of
-    from hosim.lower.on_cpu import CpuDevice
-    from hosim.lower.on_cuda import CudaDevice
+    from hosim.lower.callable import inference, machine_of
+    from hosim.lower.guard import Guard, require_free
+    from hosim.lower.insert import Barrier, barriers, insert
+    from hosim.lower.nodes import is_cache_node, number_of
+    from hosim.lower.offloaded_step import training
+    from hosim.lower.offloading import Replayed, offload, planned, rule_of, within_reserved
+    from hosim.lower.order import order_of
+    from hosim.lower.replicas import STREAM, Replicas
     from hosim.lower.run import Executor
-    from hosim.lower.torch_program import TorchProgram, capture
+    from hosim.lower.sharded import Shards
+    from hosim.lower.step_values import StepValues
+    from hosim.lower.torch_program import TorchProgram, capture, exported_with, read
     from hosim.lower.training import capture_training
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "insert": "insert",
-            "llama_cpp_options": "exported",
-            "mindspore_search": "Tried export_to_dict search",
-            "offloading": "Replayed offload planned rule_of",
-            "on_cpu": "CpuDevice",
-            "on_cuda": "CudaDevice",
+            "callable": "inference machine_of",
+            "guard": "Guard require_free",
+            "insert": "Barrier barriers insert",
+            "nodes": "is_cache_node number_of",
+            "offloaded_step": "training",
+            "offloading": "Replayed offload planned rule_of within_reserved",
+            "order": "order_of",
+            "replicas": "Replicas STREAM",
             "run": "Executor",
-            "torch_program": "TorchProgram capture",
+            "sharded": "Shards",
+            "step_values": "StepValues",
+            "torch_program": "TorchProgram capture exported_with read",
             "training": "capture_training",
         },
     )
 
 __all__ = [
-    "CpuDevice",
-    "CudaDevice",
-    "Executor",
-    "Replayed",
-    "TorchProgram",
-    "Tried",
-    "capture",
-    "capture_training",
-    "export_to_dict",
-    "exported",
-    "insert",
-    "offload",
-    "planned",
-    "rule_of",
-    "search",
-]
+    "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues", "TorchProgram", "barriers", "capture",
+    "capture_training", "exported_with", "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of",
+    "planned", "read", "require_free", "rule_of", "training", "within_reserved",
+]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hosim.errors import InputError
-from hosim.lower.hooks_refused import require_no_hooks
+from hosim.lower.compiled import require_no_hooks
 from hosim.lower.reached_state import Reached
 from hosim.lower.replicas import unwrapped
 

@@ -23,18 +23,16 @@ from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.importers.torch_programs import quiet
 from hosim.lower.as_captured import AsCaptured, is_autocast
-from hosim.lower.compiled_models import CompiledModel
+from hosim.lower.compiled import CompiledModel, require_no_hooks, require_one_process
+from hosim.lower.devices import Loader, fake_on, fakes, late_launch_ns, named_tensors, origins, views
 from hosim.lower.guard import Guard
-from hosim.lower.hooks_refused import require_no_hooks, require_one_process
 from hosim.lower.insert import insert
-from hosim.lower.launch_cost import late_launch_ns
-from hosim.lower.model_origins import Loader, fake_on, fakes, named_tensors, origins, views
 from hosim.lower.python_state import python_state_kept, writes_undone_in
 from hosim.lower.reached_state import Made, Reached
 from hosim.lower.run import Executor
 from hosim.lower.stand_ins import stand_ins
+from hosim.lower.tiers import Device, RunMemory
 from hosim.lower.torch_program import TorchProgram, capture
-from hosim.lower.transfers import Device, RunMemory
 from hosim.lower.two_traces import require_of_modules, require_own_results, settled, written
 from hosim.plain_text import counted
 from hosim.result import Result
@@ -314,7 +312,7 @@ def inference(
     program = capture(exported, name=name)
     require_own_results(program)
     if compiled is not None:
-        from hosim.lower.compiled_program import compiled_program
+        from hosim.lower.compiled import compiled_program
 
         program = compiled_program(program, compiled.settings)
     own = {**exported.state_dict, **exported.constants, **own}
@@ -403,11 +401,11 @@ def machine_of(model: torch.nn.Module, device: Any, hardware: Hardware, director
     if not isinstance(device, torch.device):
         return cast(Device, device)
     if device.type == "cuda":
-        from hosim.lower.on_cuda import CudaDevice
+        from hosim.lower.devices import CudaDevice
 
         return CudaDevice(hardware, directories=directories, index=device.index)
     if device.type == "cpu":
-        from hosim.lower.on_cpu import CpuDevice
+        from hosim.lower.devices import CpuDevice
 
         return CpuDevice(hardware, directories=directories)
     raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")

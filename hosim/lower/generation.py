@@ -33,8 +33,8 @@ from hosim.lower.homes import Planner, at_home
 from hosim.lower.python_state import WritesUndone, python_state_kept
 from hosim.lower.reached_state import Reached
 from hosim.lower.stand_ins import stand_ins
+from hosim.lower.tiers import Device
 from hosim.lower.torch_program import TorchProgram, lift_constants, read
-from hosim.lower.transfers import Device
 from hosim.lower.two_traces import require_own_results
 from hosim.result import Result
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from hosim import importers
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp
-from hosim.importers import cache_nodes
 
 __all__ = ["READY", "add", "add_initial", "add_ready", "is_cache_node", "number_of"]
 
-is_cache_node = cache_nodes.is_cache_node
-READY = cache_nodes.ready
+is_cache_node = importers.is_cache_node
+READY = importers.ready
 
-_NUMBERED = (cache_nodes.prefetch, cache_nodes.store, cache_nodes.detach)
+_NUMBERED = (importers.prefetch, importers.store, importers.detach)
 
 
 def number_of(node: Node) -> int | None:
@@ -26,20 +26,20 @@ def add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
     """Insert the node of a cache op on the storage of ``x`` at the graph's insertion point."""
     name = f"{cache_op.op}_op_{number}"
     if cache_op.op == DETACH:
-        return _node(graph, cache_nodes.detach, (x, cache_op.source, number), name, None)
-    target = cache_nodes.prefetch if cache_op.op == PREFETCH else cache_nodes.store
+        return _node(graph, importers.detach, (x, cache_op.source, number), name, None)
+    target = importers.prefetch if cache_op.op == PREFETCH else importers.store
     arguments = (x, cache_op.source, cache_op.destination, number)
     return _node(graph, target, arguments, name, x if cache_op.op == PREFETCH else None)
 
 
 def add_ready(graph: Graph, view: Node, prefetched: Node) -> Node:
     """The node that gives ``view`` to consumers that have to wait for a prefetch of its storage."""
-    return _node(graph, cache_nodes.ready, (view, prefetched), f"{view.name}_ready", view)
+    return _node(graph, importers.ready, (view, prefetched), f"{view.name}_ready", view)
 
 
 def add_initial(graph: Graph, x: Node, tiers: tuple[str, ...]) -> Node:
     """The node that says where the storage of ``x`` has valid copies at time 0."""
-    return _node(graph, cache_nodes.initial, (x, list(tiers)), f"{x.name}_initial", None)
+    return _node(graph, importers.initial, (x, list(tiers)), f"{x.name}_initial", None)
 
 
 def _node(graph: Graph, target: Any, args: tuple[Any, ...], name: str, like: Node | None) -> Node:

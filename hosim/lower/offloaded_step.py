@@ -16,14 +16,13 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.lower.callable import Captured, OffloadedModel, PlannedProgram
-from hosim.lower.compiled_models import CompiledModel
+from hosim.lower.compiled import CompiledModel
 from hosim.lower.homes import Planner, at_home
 from hosim.lower.parameter_hooks import hooks_after
-from hosim.lower.residents import resizable
 from hosim.lower.sharded_tensors import behind, local, sharded_like
 from hosim.lower.step_parts import LOSS_GRADIENT, backward_part, gradient_input, update_part
+from hosim.lower.tiers import Device, resizable
 from hosim.lower.training import Loss, TrainingStep, capture_training
-from hosim.lower.transfers import Device
 from hosim.result import Result
 
 _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"

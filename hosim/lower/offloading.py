@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
 from hosim.engine import parse_budget, replay
@@ -82,7 +82,7 @@ def offload(
     plan
         A plan for the program as it runs, whose tensors are whole (``hosim.offload(...).plan.graph``), instead of a policy.
     device
-        What runs it: torch's device or its name (``"cuda"``), or a :class:`hosim.lower.transfers.Device`. By default the GPU that has the
+        What runs it: torch's device or its name (``"cuda"``), or a :class:`hosim.lower.tiers.Device`. By default the GPU that has the
         parameters, or a machine made of the CPU's memory; for a model on meta a GPU, if there is one.
     directories
         A folder for each tier that consists of files.
@@ -125,10 +125,10 @@ def offload(
     require_torch()
     from hosim.lower import callable as callables
     from hosim.lower import offloaded_step as steps
-    from hosim.lower.compiled_models import uncompiled
+    from hosim.lower.compiled import uncompiled
+    from hosim.lower.devices import loader_of, require_contents
     from hosim.lower.generation import OffloadedGenerator
     from hosim.lower.guard import require_free
-    from hosim.lower.model_origins import loader_of, require_contents
     from hosim.lower.replicas import unwrapped
 
     model, compiled = uncompiled(model)

@@ -16,8 +16,8 @@ import torch
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
+from hosim.lower.compiled import IN_ORDER, StepOp
 from hosim.lower.guard import unguarded
-from hosim.lower.step_ops import IN_ORDER, StepOp
 
 _library = torch.library.Library("hosim_step", "DEF")
 _library.define("mark(Tensor(a!) x, int number) -> ()")

@@ -21,7 +21,7 @@ from torch import distributed
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
-from hosim.lower.step_ops import IN_ORDER, StepOp
+from hosim.lower.compiled import IN_ORDER, StepOp
 
 STREAM = "collectives"
 """The stream of the ops in the graph of a step."""

@@ -17,19 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
-from hosim.lower.chunks import Chunks
-from hosim.lower.copy_ways import copy_ways, tiers_used
 from hosim.lower.exchanges_under_way import ExchangesUnderWay
 from hosim.lower.levels import levels, resident_bytes
-from hosim.lower.measured_timeline import timeline_of
 from hosim.lower.order import last_needs, order_of
-from hosim.lower.residents import Residents, TensorCopies, resizable
 from hosim.lower.step_values import StepValues
-from hosim.lower.transfers import Device, Event, Label, Origin
+from hosim.lower.tiers import Chunks, Device, Event, Label, Origin, Residents, TensorCopies, copy_ways, resizable, tiers_used, timeline_of
 from hosim.result import Timeline
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ class Executor:
         self.hardware = hardware
         self.device = device
         self.timeline: Timeline | None = None
-        """The timeline of the last recorded run: :func:`hosim.lower.measured_timeline.timeline_of`."""
+        """The timeline of the last recorded run: :func:`hosim.lower.tiers.measured_timeline.timeline_of`."""
         self._plan = plan = lowered.plan
         if findings := verify(plan, hardware):
             raise illegal_plan("the plan breaks a rule", findings)

@@ -22,10 +22,10 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_map_only
 
 from hosim.errors import InputError
+from hosim.lower.compiled import StepOp
 from hosim.lower.parameter_hooks import hooks_after, hooks_before
 from hosim.lower.replicas import all_gather, reduce_scatter
 from hosim.lower.sharded_tensors import is_sharded, local, sharded_modules
-from hosim.lower.step_ops import StepOp
 
 _DTYPES = (torch.float32, torch.bfloat16)
 """Those whose gradients torch lets the collective average; for others it scales before and after."""

@@ -20,7 +20,8 @@ from torch.fx.node import map_arg
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.torch_programs import PlaceholderInput, plan_of, torch_run, workload_of
+from hosim.importers import torch_programs
+from hosim.importers.torch_programs import PlaceholderInput, plan_of, workload_of
 
 OWN_GENERATOR = "the model draws from a generator of its own, which a captured program cannot; draw from torch's default one"
 
@@ -48,7 +49,7 @@ def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
     Raises :class:`InputError` as :func:`hosim.importers.torch_programs.torch_export.import_exported` does, and for a subgraph under
     autocast.
     """
-    return read(flattened(program), torch_run.given(program), name=name, meta={"source": "torch.export"})[0]
+    return read(flattened(program), torch_programs.given(program), name=name, meta={"source": "torch.export"})[0]
 
 
 def read(
@@ -66,7 +67,7 @@ def read(
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
-    run = torch_run.run_module(module, givens)
+    run = torch_programs.run_module(module, givens)
     kinds = {run.places[node]: "gradient" for node in gradients}
     graph, positions = workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that does not exist from the start holds nothing
@@ -88,8 +89,8 @@ def flattened(program: ExportedProgram) -> GraphModule:
     placeholders = {node.name: env[node] for node in source.graph.nodes if node.op == "placeholder"}
     results = []
     for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
-        if spec.kind in torch_run.UPDATES and isinstance(value, Node):
-            held = placeholders[torch_run.updated(program, spec)]
+        if spec.kind in torch_programs.UPDATES and isinstance(value, Node):
+            held = placeholders[torch_programs.updated(program, spec)]
             if value is not held:
                 copy = graph.call_function(torch.ops.aten.copy_.default, (held, value))
                 copy.meta["val"] = held.meta.get("val")
@@ -111,7 +112,7 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
             return result if isinstance(result, (list, tuple)) else (result,)
         if node.op == "get_attr" and isinstance(getattr(owner, str(node.target)), GraphModule):
             continue
-        wrapped = torch_run.wrapped(node)
+        wrapped = torch_programs.wrapped(node)
         if wrapped == "wrap_with_set_grad_enabled":
             inner = getattr(owner, node.args[1].target)
             operands = (env[n] if isinstance(n, Node) else n for n in node.args[2:])
@@ -149,7 +150,7 @@ def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProg
     :class:`InputError` for a functional program that updates buffers or inputs: its signature refers to results that the graph no longer
     has.
     """
-    if any(spec.kind in torch_run.UPDATES for spec in program.graph_signature.output_specs):
+    if any(spec.kind in torch_programs.UPDATES for spec in program.graph_signature.output_specs):
         raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it again")
     outputs = module.graph.output_node().args[0]
     signature = copy.deepcopy(program.graph_signature)

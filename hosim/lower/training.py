@@ -29,11 +29,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hosim.errors import InputError
 from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.lower import parameter_hooks
-from hosim.lower.compiled_calls import bind_calls
-from hosim.lower.compiled_models import CompiledModel
-from hosim.lower.compiled_training import traced_by_calls
-from hosim.lower.hooks_refused import require_no_hooks, require_one_process
-from hosim.lower.model_origins import fake_on
+from hosim.lower.compiled import CompiledModel, StepOp, bind_calls, require_no_hooks, require_one_process, traced_by_calls
+from hosim.lower.devices import fake_on
 from hosim.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.lower.python_state import WritesUndone, python_state_kept
 from hosim.lower.reached_state import Made, Reached
@@ -41,7 +38,6 @@ from hosim.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.lower.sharded import Shards, shards_of
 from hosim.lower.sharded_tensors import local, sharded_like
 from hosim.lower.stand_ins import stand_ins
-from hosim.lower.step_ops import StepOp
 from hosim.lower.step_parts import StepParts, program_of
 from hosim.lower.torch_program import TorchProgram, lift_constants
 from hosim.lower.two_traces import require_of_modules, require_own_results, settled, written

@@ -8,14 +8,20 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.models.builder import build, parameters_of
-    from hosim.models.config import Run
-    from hosim.models.config_json import sizes_of
+    from hosim.models.config import Decoder, RoutingDraw, Run
+    from hosim.models.config_json import READERS, sizes_of
+    from hosim.models.families import FAMILIES
+    from hosim.models.functions import add, scale
+    from hosim.models.gathered_attention import keys_of_chunk
     from hosim.models.gguf_names import gguf_names
     from hosim.models.gguf_types import TYPES, bytes_of
     from hosim.models.listing import ListedModel, listed_models
+    from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
+    from hosim.models.pipeline_schedule import bubble, in_flight, passes
     from hosim.models.presets import PRESETS
     from hosim.models.processors_of_run import PROCESSORS
-    from hosim.models.routing_draw import generate
+    from hosim.models.quantised import packing_of
+    from hosim.models.routing_draw import Chosen, generate
     from hosim.models.stored_weights import GGUF
     from hosim.models.tape import ITEM_BYTES
     from hosim.models.weight_bytes import INDEX
@@ -24,34 +30,28 @@ else:
         __name__,
         {
             "builder": "build parameters_of",
-            "config": "Run",
-            "config_json": "sizes_of",
+            "config": "Decoder RoutingDraw Run",
+            "config_json": "READERS sizes_of",
+            "families": "FAMILIES",
+            "functions": "add scale",
+            "gathered_attention": "keys_of_chunk",
             "gguf_names": "gguf_names",
             "gguf_types": "TYPES bytes_of",
             "listing": "ListedModel listed_models",
+            "packed": "PACKINGS WEIGHTS packed_bytes",
+            "pipeline_schedule": "bubble in_flight passes",
             "presets": "PRESETS",
             "processors_of_run": "PROCESSORS",
-            "routing_draw": "generate",
+            "quantised": "packing_of",
+            "routing_draw": "Chosen generate",
             "stored_weights": "GGUF",
-            "tape": "ITEM_BYTES",
             "weight_bytes": "INDEX",
+            "tape": "ITEM_BYTES",
         },
     )
 
 __all__ = [
-    "GGUF",
-    "INDEX",
-    "ITEM_BYTES",
-    "PRESETS",
-    "PROCESSORS",
-    "TYPES",
-    "ListedModel",
-    "Run",
-    "build",
-    "bytes_of",
-    "generate",
-    "gguf_names",
-    "listed_models",
-    "parameters_of",
-    "sizes_of",
-]
+    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS", "TYPES", "WEIGHTS", "Chosen", "Decoder",
+    "ListedModel", "RoutingDraw", "Run", "add", "bubble", "build", "bytes_of", "generate", "gguf_names", "in_flight", "keys_of_chunk",
+    "listed_models", "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",
+]  # fmt: skip

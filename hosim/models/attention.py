@@ -48,7 +48,8 @@ def attention(
     tensors that the kernel reads: parts of keys and values, slopes, learned scores. ``causal``: a query sees the keys up to its own, the
     last queries being those of the last keys; then the op says which kernel it is. ``drops``: some scores are dropped in training;
     ``math`` keeps which. ``window``: how many keys a query reads at most.
-    ``library``: whose kernels these are, of :data:`hosim.costmodel.kernels.attention_time.FLASH` (none: those of an inference engine).
+    ``library``: whose kernels these are, of :data:`hosim.costmodel.kernels.op_families.attention_time.FLASH` (none: those of an inference
+    engine).
     ``again``: it is computed again for its gradient, so that nothing but its inputs and its result is kept.
     """
     more: dict[str, Any]

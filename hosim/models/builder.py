@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from hosim.costmodel.kernels import FLASH
+from hosim.costmodel.kernels.op_families import FLASH
 from hosim.devices_of_graph import DEVICES
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError

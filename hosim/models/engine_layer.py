@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.costmodel.kernels import NO_WINDOW, causal_kernel, share_touched
+from hosim.costmodel.kernels import NO_WINDOW, causal_kernel
+from hosim.costmodel.kernels.op_families import share_touched
 from hosim.graph_parts import PAST
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hosim.costmodel.kernels import share_touched
+from hosim.costmodel.kernels.op_families import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import activated, factor, projected

@@ -18,11 +18,8 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.policies.catalogue import BUILT_IN
     from hosim.policies.from_function import policy_of
-    from hosim.policies.own.hybrid import Deciding
-    from hosim.policies.own.layerwise import WEIGHTS, layers_of, visits
-    from hosim.policies.own.llama_cpp import layer_of_ops, layers_with_experts
     from hosim.policies.policy import Parameter, Policy, unknown_policy, written_settings
-    from hosim.policies.registry import package_of, policy_named, policy_names
+    from hosim.policies.registry import GROUP, package_of, policy_named, policy_names
     from hosim.policies.strangers import PolicyError
 
     def __getattr__(name: str) -> Policy: ...
@@ -32,11 +29,8 @@ else:
         {
             "catalogue": "BUILT_IN",
             "from_function": "policy_of",
-            "own.hybrid": "Deciding",
-            "own.layerwise": "WEIGHTS layers_of visits",
-            "own.llama_cpp": "layer_of_ops layers_with_experts",
             "policy": "Parameter Policy unknown_policy written_settings",
-            "registry": "package_of policy_named policy_names",
+            "registry": "GROUP package_of policy_named policy_names",
             "strangers": "PolicyError",
         },
     )
@@ -55,20 +49,6 @@ else:
 
 
 __all__ = [
-    "BUILT_IN",
-    "WEIGHTS",
-    "Deciding",
-    "Parameter",
-    "Policy",
-    "PolicyError",
-    "layer_of_ops",
-    "layers_of",
-    "layers_with_experts",
-    "package_of",
-    "policy_named",
-    "policy_names",
-    "policy_of",
-    "unknown_policy",
-    "visits",
-    "written_settings",
-]
+    "BUILT_IN", "GROUP", "Parameter", "Policy", "PolicyError", "package_of", "policy_named", "policy_names", "policy_of",
+    "unknown_policy", "written_settings",
+]  # fmt: skip

@@ -17,10 +17,10 @@ from hosim.hardware import Hardware
 from hosim.policies import Policy, package_of
 from hosim.policies import policy_names as names
 from hosim.report import page_parts as page
-from hosim.report import tables
+from hosim.report.drawn import replay_figure
 from hosim.report.listed import machine, policies, workload
-from hosim.report.printed import open_table, paragraph
-from hosim.report.replay_figures import replay_figure
+from hosim.report.of_replays import NOTHING, channels, composition, failures, replay, time_or_nothing
+from hosim.report.printing import open_table, paragraph
 from hosim.report.result_pages import html_of
 from hosim.result import STALL_CAUSES, Result
 from hosim.units import human_size
@@ -57,7 +57,7 @@ def plan(of: Plan) -> RenderableType:
     """What a plan moves: its cache ops by what they do and between which tiers, and where tensors without a home lie at the start."""
     counts, sizes = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for op in of.cache_ops:
-        key = op.op, op.source, op.destination or tables.NOTHING
+        key = op.op, op.source, op.destination or NOTHING
         counts[key] += 1
         sizes[key] += of.graph.tensors[op.tensor].size_bytes
     moves = open_table("Cache ops", "op", "from", "to", "cache ops", "bytes", left=3)
@@ -79,7 +79,7 @@ def _of_result(result: Result) -> str:
         return _joined([page.paragraph(repr(result)), *_parts(_figures(result))])
     replayed, hardware = result.replayed
     resident = resident_step(replayed.workload, hardware).breakdown
-    parts = list(_parts(tables.replay(replayed.workload, hardware, resident, result)))
+    parts = list(_parts(replay(replayed.workload, hardware, resident, result)))
     if result.timeline is not None:
         parts.append(page.picture(replay_figure(replayed.graph, hardware, result), "Timeline, memory and channels"))
     return _joined(parts)
@@ -88,13 +88,13 @@ def _of_result(result: Result) -> str:
 def _figures(result: Result) -> RenderableType:
     """What a result says without its plan and its machine."""
     if not result.feasible:
-        return tables.failures([result])
+        return failures([result])
     stalls = open_table("Stalls", *STALL_CAUSES, left=0)
-    stalls.add_row(*(tables.time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES))
+    stalls.add_row(*(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES))
     peaks = open_table("Peaks", "tier", "peak", "of which")
     for tier, peak in result.peak_bytes.items():
-        peaks.add_row(tier, human_size(peak), tables.composition(result.peak_breakdown.get(tier, {})))
-    return Group(stalls, peaks, tables.channels([result]))
+        peaks.add_row(tier, human_size(peak), composition(result.peak_breakdown.get(tier, {})))
+    return Group(stalls, peaks, channels([result]))
 
 
 def _parts(shown: RenderableType) -> Iterator[str]:

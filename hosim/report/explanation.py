@@ -15,11 +15,10 @@ from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel import time_origins
 from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
-from hosim.planner import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
+from hosim.planner.hyperoffload import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
 from hosim.report.listed import origin_lines
-from hosim.report.printed import and_more, lines_of, open_table, paragraph
-from hosim.report.tables import NOTHING, channels, time_or_nothing
-from hosim.report.transfer_table import transfers
+from hosim.report.of_replays import NOTHING, channels, time_or_nothing, transfers
+from hosim.report.printing import and_more, lines_of, open_table, paragraph
 from hosim.result import STALL_CAUSES
 from hosim.units import human_size, human_time
 
@@ -70,7 +69,7 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
         paragraph(explained.origin, space=True),
         pressure(explained, top),
         paragraph(*counts(explained).splitlines(), space=True),
-        lines(explained, top),
+        explanation_lines(explained, top),
         transfers(explained, top),
         channels([explained.result]),
         load(explained),
@@ -173,7 +172,7 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
     return (-item[1], item[0])
 
 
-def lines(explained: Explanation, top: int | None = None) -> RenderableType:
+def explanation_lines(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a gap: the tensor, its gap and why it moves or stays, and its figures.
 
     ``pressure`` is the share of its channel's time in the gap that all candidates would take together.

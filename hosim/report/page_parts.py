@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hosim.report.figures import page_image
+from hosim.report.drawn import page_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

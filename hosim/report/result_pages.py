@@ -16,11 +16,9 @@ from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
-from hosim.report import figures, replay_figures
 from hosim.report import page_parts as page
-from hosim.report.interactive import Shown, widget
-from hosim.report.of_studies import comparison_figure
-from hosim.report.timeline_rows import of_devices
+from hosim.report.drawn import Shown, blank, comparison_figure, memory, replay_figure, style, widget
+from hosim.report.timelines import of_devices
 from hosim.result import LISTED_DEVICES, Result
 
 
@@ -33,7 +31,7 @@ def replay_page(plan: Plan, hardware: Hardware, result: Result, tables: Sequence
     if len(every) > len(shown):
         parts.append(page.paragraph(f"The first {len(shown)} of {len(every)} devices."))
     parts += [widget(shown, hardware), page.heading("Pictures")]
-    parts.append(page.picture(replay_figures.replay_figure(plan.graph, hardware, result), "Timeline, memory and channels"))
+    parts.append(page.picture(replay_figure(plan.graph, hardware, result), "Timeline, memory and channels"))
     return page.page(f"{result.workload} on {result.hardware}: {result.policy}", parts)
 
 
@@ -51,9 +49,9 @@ def comparison_page(
 
 
 def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
-    with figures.style():
-        figure, (axes,) = figures.blank([2.7])
-        replay_figures.memory(axes, graph, hardware, result, hardware.device_tier)
+    with style():
+        figure, (axes,) = blank([2.7])
+        memory(axes, graph, hardware, result, hardware.device_tier)
         axes.set_title(printable(f"{result.policy}: {hardware.device_tier}"))
     return page.picture(figure, f"Memory over time, {result.policy}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, CacheOp, MemoryView, Plan, RuntimePolicy
 from hosim.costmodel import op_durations
 from hosim.engine import replay

@@ -12,17 +12,20 @@ if TYPE_CHECKING:
     from hosim.serving.engine_memory import cache_blocks, weight_room
     from hosim.serving.goodput import beyond, latency_limits, statistic_limits
     from hosim.serving.instances import serve_on_instances
-    from hosim.serving.kv_link import KvLink, kv_link, unlike_link
-    from hosim.serving.kv_setup import KvSetup, kv_setup
-    from hosim.serving.measured_server import as_served, beside_measured, check_measured, fitted_overhead_ns, read_measured_requests
+    from hosim.serving.measured_server import (
+        MeasuredRequests,
+        as_served,
+        beside_measured,
+        check_measured,
+        fitted_overhead_ns,
+        read_measured_requests,
+    )
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.recorded_iterations import read_recorded_iterations
     from hosim.serving.routers import ROUTERS
-    from hosim.serving.scheduler import EngineLimits
+    from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
     from hosim.serving.served import Sample, Served
-    from hosim.serving.sparse_reads import sparse_reads
-    from hosim.serving.weight_setup import check_beside_cache, usual_iteration, weight_setup
-    from hosim.serving.weight_stream import WeightSetup
+    from hosim.serving.waiting_queue import WaitingByPriority
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -32,49 +35,19 @@ else:
             "engine_memory": "cache_blocks weight_room",
             "goodput": "beyond latency_limits statistic_limits",
             "instances": "serve_on_instances",
-            "kv_link": "KvLink kv_link unlike_link",
-            "kv_setup": "KvSetup kv_setup",
-            "measured_server": "as_served beside_measured check_measured fitted_overhead_ns read_measured_requests",
+            "measured_server": "MeasuredRequests as_served beside_measured check_measured fitted_overhead_ns read_measured_requests",
             "modelled_iterations": "ModelledIterations",
             "recorded_iterations": "read_recorded_iterations",
             "routers": "ROUTERS",
-            "scheduler": "EngineLimits",
+            "scheduler": "EngineLimits Iteration Scheduler",
             "served": "Sample Served",
-            "sparse_reads": "sparse_reads",
-            "weight_setup": "check_beside_cache usual_iteration weight_setup",
-            "weight_stream": "WeightSetup",
+            "waiting_queue": "WaitingByPriority",
         },
     )
 
 __all__ = [
-    "ROUTERS",
-    "EngineLimits",
-    "KvLink",
-    "KvSetup",
-    "ModelledIterations",
-    "PrefillEngine",
-    "Sample",
-    "Served",
-    "WeightSetup",
-    "as_served",
-    "beside_measured",
-    "beyond",
-    "cache_blocks",
-    "check_beside_cache",
-    "check_measured",
-    "fitted_overhead_ns",
-    "kv_link",
-    "kv_setup",
-    "latency_limits",
-    "read_measured_requests",
-    "read_recorded_iterations",
-    "serve_disaggregated",
-    "serve_on_instances",
-    "serve_requests",
-    "sparse_reads",
-    "statistic_limits",
-    "unlike_link",
-    "usual_iteration",
-    "weight_room",
-    "weight_setup",
-]
+    "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations", "PrefillEngine", "Sample", "Scheduler", "Served",
+    "WaitingByPriority", "as_served", "beside_measured", "beyond", "cache_blocks", "check_measured", "fitted_overhead_ns",
+    "latency_limits", "read_measured_requests", "read_recorded_iterations", "serve_disaggregated", "serve_on_instances", "serve_requests",
+    "statistic_limits", "weight_room",
+]  # fmt: skip

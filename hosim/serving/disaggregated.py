@@ -9,18 +9,16 @@ from typing import Any
 
 import simpy
 
+from hosim.serving.blocks import KvLink, KvSetup, KvTransfers
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.instances import arrivals, of_engines
-from hosim.serving.kv_link import KvLink, KvTransfers
-from hosim.serving.kv_setup import KvSetup
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.sent_by_layers import SentByLayers
 from hosim.serving.served import Served
-from hosim.serving.weight_figures import weight_figures
-from hosim.serving.weight_stream import WeightSetup
+from hosim.serving.weights import WeightSetup, weight_figures
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,13 @@ from typing import Any
 import simpy
 
 from hosim.errors import InputError
-from hosim.serving.block_copies import Awaited, EngineChannels
+from hosim.serving.blocks import Awaited, EngineChannels, KvFigures, KvSetup, SparseFigures, TieredPool, kv_figures
 from hosim.serving.engine_sequence import HandedOver
-from hosim.serving.kv_figures import KvFigures, SparseFigures, kv_figures
-from hosim.serving.kv_setup import KvSetup
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
 from hosim.serving.served import Sample, Served
-from hosim.serving.tiered_pool import TieredPool
-from hosim.serving.weight_figures import weight_figures
-from hosim.serving.weight_stream import WeightSetup, WeightStream
+from hosim.serving.weights import WeightSetup, WeightStream, weight_figures
 
 IterationTime = Callable[[Iteration], int]
 """Nanoseconds of an iteration."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
-from hosim.serving.block_copies import Awaited
+from hosim.serving.blocks import Awaited
 from hosim.serving.requests import Request
 
 

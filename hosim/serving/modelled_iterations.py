@@ -19,8 +19,8 @@ from hosim.importers import name_of
 from hosim.models import Run, build
 from hosim.notes import Note, notes
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
+from hosim.serving.blocks import AttendedTokens
 from hosim.serving.scheduler import Iteration
-from hosim.serving.sparse_reads import AttendedTokens
 
 WEIGHTS = frozenset({"parameter", "expert", "buffer"})
 _PROMPTS = {"context_attention": "generation_attention", "context_latent": "latent_attention"}

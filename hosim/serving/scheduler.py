@@ -8,7 +8,7 @@ sequence is admitted only if all blocks of what it has to compute are free. Prom
 With priorities, waiting sequences are admitted by their priority, the least value first, and then by arrival; preempted is the running one
 that is last in this order, even if it has its place in the iteration already. Nobody is preempted for one that waits.
 
-With tiers below the device (:class:`~hosim.serving.tiered_pool.TieredPool`) a sequence that was admitted computes nothing until its blocks
+With tiers below the device (:class:`~hosim.serving.blocks.TieredPool`) a sequence that was admitted computes nothing until its blocks
 have come up; others go on. Preempted sequences may be swapped out instead of computed again. Where attention reads few blocks, sequences
 are thinned before any is preempted (:class:`~hosim.serving.thinned.Thinned`).
 """
@@ -21,12 +21,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, takewhile
 
-from hosim.serving.block_copies import Awaited
-from hosim.serving.block_pool import BlockPool, Reach
+from hosim.serving.blocks import Awaited, BlockPool, Reach, TieredPool
 from hosim.serving.engine_sequence import EngineSequence, HandedOver
 from hosim.serving.requests import Request
 from hosim.serving.thinned import Thinned
-from hosim.serving.tiered_pool import TieredPool
 from hosim.serving.waiting_queue import WaitingByPriority
 
 

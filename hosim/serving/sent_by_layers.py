@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hosim.serving.block_copies import Awaited, when_over
-from hosim.serving.block_pool import BlockPool
-from hosim.serving.kv_link import KvTransfers
+from hosim.serving.blocks import Awaited, BlockPool, KvTransfers, when_over
 
 
 class SentByLayers:

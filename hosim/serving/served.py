@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from hosim.nearest_rank import rank
 from hosim.plain_text import counted
+from hosim.serving.blocks import HandOvers, KvFigures
 from hosim.serving.goodput import SHARES, goodput, latency_limits
-from hosim.serving.kv_figures import HandOvers, KvFigures
 from hosim.serving.requests import Request
-from hosim.serving.weight_figures import WeightFigures
+from hosim.serving.weights import WeightFigures
 
 if TYPE_CHECKING:
     from pandas import DataFrame

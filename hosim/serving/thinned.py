@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import takewhile
 
+from hosim.serving.blocks import SparseReads, TieredPool
 from hosim.serving.engine_sequence import EngineSequence
-from hosim.serving.sparse_reads import SparseReads
-from hosim.serving.tiered_pool import TieredPool
 
 
 class Thinned:

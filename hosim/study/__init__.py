@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.study.blame import stall_rows
+    from hosim.study.blame import ExplainedStall, stall_rows, stalls_of
     from hosim.study.bottlenecks import capped
     from hosim.study.comparands import side_of
     from hosim.study.compare import compare
@@ -25,7 +25,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "blame": "stall_rows",
+            "blame": "ExplainedStall stall_rows stalls_of",
             "bottlenecks": "capped",
             "comparands": "side_of",
             "compare": "compare",
@@ -43,32 +43,8 @@ else:
     )
 
 __all__ = [
-    "NEAR",
-    "Blame",
-    "Diff",
-    "Mispredictions",
-    "blame",
-    "capped",
-    "compare",
-    "compare_machines",
-    "diff",
-    "failures",
-    "lines",
-    "machine_rows",
-    "misfits",
-    "mispredictions",
-    "percentiles",
-    "plan_against_reserved",
-    "predicts",
-    "price_rows",
-    "reserved_line",
-    "robustness",
-    "same_everywhere",
-    "seed_percentiles",
-    "side_of",
-    "stall_rows",
-    "steps_of",
-    "sweep",
-    "swept",
-    "under_way",
-]
+    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare", "compare_machines", "diff", "failures",
+    "lines", "machine_rows", "misfits", "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
+    "reserved_line", "robustness", "same_everywhere", "seed_percentiles", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep",
+    "swept", "under_way",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.policies import Deciding
+from hosim.policies.own import Deciding
 from hosim.result import Result, Transfer
 from hosim.schedule import plan_for
 from hosim.schedule.experts import Fetch, Rule

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hosim.analysis import bounded
+from hosim.analysis.lower_bounds import bounded
 from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.own import hyperoffload
+from hosim.policies import own
 from hosim.result import CACHING, LEDGER, Result
 from hosim.schedule import planned_in_order_of_uses
 from hosim.study.asked import PolicyChoice
@@ -166,7 +166,7 @@ class _BudgetSearch:
             return replay(plan, machine, within, counting=self._counting, reserve_bytes=self._budget, bounds=False)
 
         parameters = {**choice.policy.parameters, **choice.parameters}
-        make = partial(hyperoffload.plan, hardware=hardware.fair_share, budget_bytes=budget_bytes, **parameters, judge=judge)
+        make = partial(own.plan, hardware=hardware.fair_share, budget_bytes=budget_bytes, **parameters, judge=judge)
         return planned_in_order_of_uses(make, graph)
 
     def waits(self, found: Reserved) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan

@@ -10,13 +10,9 @@ from hosim.errors import InputError
 from hosim.hardware import Channel, Hardware
 from hosim.io import hardware_from_dict
 from hosim.units import exact_rate, exact_size, exact_time, human_percent, human_rate, human_size, human_time
-from hosim.validate.calibrated_kernels import write_kernels
 from hosim.validate.calibration import Calibration
-from hosim.validate.channel_fit import ChannelFit
-from hosim.validate.kernel_scale import scaled_constants
-from hosim.validate.kind_times import KindEfficiency, written_kinds
-from hosim.validate.op_fit import by_kind
-from hosim.validate.robust import CONFIDENCE, Figure
+from hosim.validate.fits import CONFIDENCE, ChannelFit, Figure, write_kernels
+from hosim.validate.op_costs import KindEfficiency, by_kind, scaled_constants, written_kinds
 
 PINNED = ("pinned", "host", "unknown")
 """The kinds of host memory that give the profile's bandwidth, in order of preference: older recordings do not tell them apart."""

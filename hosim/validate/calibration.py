@@ -1,7 +1,7 @@
 """Calibration: a hardware profile from recordings, completed from a base profile. Every fitted figure names its source.
 
-Channels are fitted to copies (:mod:`hosim.validate.channel_fit`), ops to the work that follows from their operators' shapes
-(:mod:`hosim.validate.op_fit`). A bandwidth sweep replaces the copies of traces, which contend with each other and with kernels.
+Channels are fitted to copies (:mod:`hosim.validate.fits.channel_fit`), ops to the work that follows from their operators' shapes
+(:mod:`hosim.validate.op_costs.op_fit`). A bandwidth sweep replaces the copies of traces, which contend with each other and with kernels.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from hosim.importers.recordings import DeviceInfo
 from hosim.measured_on import named_profiles
 from hosim.plain_text import counted
 from hosim.units import human_percent
-from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
-from hosim.validate.kernel_scale import KernelScale, scale_kernels
+from hosim.validate.fits import ChannelFit, Figure, copies_of, fit_ways
 from hosim.validate.measurements import Measurements
-from hosim.validate.op_fit import Efficiency, fit_efficiencies, fit_gap, fit_host_launch, fixed_time
-from hosim.validate.op_work import work_of
-from hosim.validate.robust import Figure
+from hosim.validate.op_costs import Efficiency, KernelScale, fit_efficiencies, fit_gap, fit_host_launch, fixed_time, scale_kernels, work_of
 
 FORMAT = "hosim.calibration/1"
 

@@ -1,9 +1,11 @@
 """Held-out prediction: one part of a recording, or other recordings, predict the rest.
 
-Op times of a recording's own second part come from :mod:`hosim.validate.op_times`. Those of another recording are looked up only where the
+Op times of a recording's own second part come from :mod:`hosim.validate.op_costs.op_times`. Those of another recording are looked up only
+where the
 same op was recorded (name, grid, block and shapes of its operator); all others come from the cost model of the calibrated profile
 (:mod:`hosim.validate.modelled_times`), with an interval, or are left out. A transfer takes the median time of transfers of the same size,
-or, for a new size, the time of the fitted channel (:mod:`hosim.validate.channel_fit`). The makespan comes from the structural replay, with
+or, for a new size, the time of the fitted channel (:mod:`hosim.validate.fits.channel_fit`). The makespan comes from the structural replay,
+with
 predicted durations in place of recorded ones and with the launch latencies of the learned part. The replay is still given what the host
 did: its calls in order, and its work between them.
 
@@ -25,14 +27,20 @@ from hosim.errors import InputError
 from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order, waits
 from hosim.plain_text import counted
 from hosim.units import human_percent
-from hosim.validate.channel_fit import ChannelFit, copies_of, fit_ways
-from hosim.validate.latencies import Latencies, fit_latencies
+from hosim.validate.fits import ChannelFit, ErrorSpread, clock_tick, copies_of, fit_ways, spread
 from hosim.validate.modelled_times import MODEL_LEVELS, MOST_UNKNOWN, ModelledOps, ModelledTotal
-from hosim.validate.op_times import LEVELS, Keys, OpTimes, is_transfer, keys_of, learn
-from hosim.validate.repetitions import Repetitions, before, issued_from, repetitions
-from hosim.validate.robust import ErrorSpread, clock_tick, spread
-from hosim.validate.structural_replay import span_ns, structural_replay
-from hosim.validate.structure import structure
+from hosim.validate.op_costs import LEVELS, Keys, OpTimes, is_transfer, keys_of, learn
+from hosim.validate.recorded_steps import (
+    Latencies,
+    Repetitions,
+    before,
+    fit_latencies,
+    issued_from,
+    repetitions,
+    span_ns,
+    structural_replay,
+    structure,
+)
 
 _WORST = 10
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.importers.recordings import KinetoTrace
-from hosim.validate.channel_fit import MeasuredCopy
+from hosim.validate.fits import MeasuredCopy
 from hosim.validate.kit import bandwidth_sweep
 from hosim.validate.validation import read_trace
 

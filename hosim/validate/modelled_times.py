@@ -16,9 +16,7 @@ from hosim.hardware import Hardware
 from hosim.importers.recordings import DeviceOp, KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.calibration import Calibration
-from hosim.validate.kind_times import efficiency_of
-from hosim.validate.op_times import is_transfer
-from hosim.validate.op_work import OpWork, graph_of, work_of
+from hosim.validate.op_costs import OpWork, efficiency_of, graph_of, is_transfer, work_of
 
 _NINE_IN_TEN = 1.645
 _COMMON_SPREAD = 0.12

@@ -19,12 +19,8 @@ from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
 from hosim.importers.recordings import KinetoTrace, ProgramOrder
-from hosim.validate.causes_of_delay import UnexplainedSpan
-from hosim.validate.replay_verdict import best_structure, beyond, explains, judge
-from hosim.validate.start_errors import StartErrors, start_errors
-from hosim.validate.structural_replay import RECORDING
-from hosim.validate.structure import Structure
-from hosim.validate.verdict_report import errors_to_dict
+from hosim.validate.recorded_steps import RECORDING, StartErrors, Structure, start_errors
+from hosim.validate.replay_verdicts import UnexplainedSpan, best_structure, beyond, errors_to_dict, explains, judge
 
 Numbered = tuple[str, int]
 """A process group and the number of a collective in it."""

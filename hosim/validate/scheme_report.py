@@ -9,7 +9,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.validate.kit import read_json
-from hosim.validate.offload_prediction import Prediction, predict_recording
+from hosim.validate.offloads import Prediction, predict_recording
 from hosim.validate.plan_rows import plan_rows
 from hosim.validate.validation import beside
 

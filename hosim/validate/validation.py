@@ -10,15 +10,12 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.files.formats import is_kineto, is_nsys, read_source, unexpected
-from hosim.importers.recordings import KinetoTrace, read_kineto, read_nsys
-from hosim.validate.causes_of_delay import UnexplainedSpan
+from hosim.importers.nsight import read_nsys
+from hosim.importers.recordings import KinetoTrace, read_kineto
 from hosim.validate.damage import refuse_damage
-from hosim.validate.latencies import Latencies
-from hosim.validate.memory_replay import Curve, MemoryReplay, replay_history, replay_memory
-from hosim.validate.recording import read_snapshot
-from hosim.validate.replay_verdict import Verdict, replay_and_judge
-from hosim.validate.structural_replay import ReplayedOp, StructuralReplay
-from hosim.validate.verdict_report import verdict_to_dict
+from hosim.validate.recorded_steps import Latencies, ReplayedOp, StructuralReplay
+from hosim.validate.replay_verdicts import UnexplainedSpan, Verdict, replay_and_judge, verdict_to_dict
+from hosim.validate.snapshots import Curve, MemoryReplay, read_snapshot, replay_history, replay_memory
 
 __all__ = ["Validation", "beside", "read_trace", "validate", "validation_to_dict"]
 

@@ -5,13 +5,14 @@ A byte takes a nanosecond on a channel of 1 GB/s. ``checked`` wants the verifier
 
 import pytest
 
-from hosim.analysis import LowerBounds, bounded, verify
+from hosim.analysis.lower_bounds import LowerBounds, bounded
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.edits import Edits, Recompute
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import knows_all_starts
+from hosim.planner.exact import knows_all_starts
 from hosim.policies import policy_named
 
 GB, LATE = 10**9, 2**62

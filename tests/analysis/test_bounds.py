@@ -15,16 +15,15 @@ from instances import instance, instance_of_parts
 from strategies import cases, several
 
 import hosim
-from hosim.analysis import lower_bound_ns
-from hosim.analysis.bounds import homes_below
-from hosim.analysis.critical_path import critical_path
+from hosim.analysis import critical_path
+from hosim.analysis.lower_bounds import homes_below, lower_bound_ns
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
-from hosim.planner import solve
+from hosim.planner.exact import solve
 
 GB = 10**9
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -64,7 +63,7 @@ def test_latency_and_the_narrowest_of_channel_and_fabric():
 
 def test_a_plan_may_move_the_large_tensors_of_a_life_alone(monkeypatch):
     """At p 50 of the 60 bytes of f's weights have to be absent: the large one, whose latency is the only one to pay."""
-    monkeypatch.setattr("hosim.analysis.bounds._APART", 0)
+    monkeypatch.setattr("hosim.analysis.lower_bounds.bounds._APART", 0)
     slow = replace(TOY, channels=(replace(TOY.channels[0], latency_ns=20), TOY.channels[1]), fabrics=())
     b = GraphBuilder("large and small")
     weights = [b.tensor("large", 50, "parameter"), *(b.tensor(f"small{k}", 2, "parameter") for k in range(5))]
@@ -267,7 +266,7 @@ def test_no_replay_is_faster(data):
     assume(result.feasible)
     durations = op_durations(graph, machine)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hosim.analysis.bounds._APART", data.draw(st.sampled_from((160, 0))))  # 0: groups, as of large graphs
+        patched.setattr("hosim.analysis.lower_bounds.bounds._APART", data.draw(st.sampled_from((160, 0))))  # 0: groups, as of large graphs
         free, once = (lower_bound_ns(graph, durations, machine, repeats=repeats) for repeats in (True, False))
         own = lower_bound_ns(graph, durations, machine, plan.residency(machine.device_tier))
     assert critical_path(graph, durations).length_ns <= once <= free <= result.makespan_ns

@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis.critical_path import critical_path, earliest_starts, stream_predecessors, tails
+from hosim.analysis import critical_path, earliest_starts, stream_predecessors, tails
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 

@@ -6,8 +6,7 @@ from counting import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis import static_curve, static_peak
-from hosim.analysis.liveness import live_ranges
+from hosim.analysis import live_ranges, static_curve, static_peak
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 KINDS = ["parameter", "activation", "gradient", "output", "buffer", "optimizer_state"]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hosim import engine
-from hosim.analysis.remarks import NoOffload, fastest_with_ours, no_offload, strongest_rival
-from hosim.analysis.remarks.strongest_rival import StrongestRival
+from hosim.analysis.remarks import NoOffload, StrongestRival, fastest_with_ours, no_offload, strongest_rival
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder
@@ -16,7 +15,7 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import comparison_to_dict
 from hosim.io.result_file import COMPARISON
 from hosim.report import no_offload_sentence
-from hosim.report.tables import strongest
+from hosim.report.of_replays import strongest
 from hosim.result import Result
 
 MACHINE = Hardware("machine", (Tier("hbm", 1000, 10**12, "device"),), (), Compute({}))

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.analysis import lower_bound_ns, needed_bytes, static_peak, verify
+from hosim.analysis import needed_bytes, static_peak
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.analysis.remarks import no_offload
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay, resident_step

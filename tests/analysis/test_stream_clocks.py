@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.analysis.stream_clocks import StreamClocks
+from hosim.analysis.verifying import StreamClocks
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph, GraphBuilder
 

@@ -4,7 +4,8 @@ import random
 
 from measures import cpu_seconds, measure
 
-from hosim.analysis import static_curve, verify
+from hosim.analysis import static_curve
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier

@@ -5,7 +5,8 @@ from time import process_time
 from measures import cpu_seconds, measure
 
 from hosim.importers.torch_programs import import_exported
-from hosim.io.spec import export_model, import_spec
+from hosim.io import import_spec
+from hosim.io.spec import export_model
 from hosim.io.spec_file import load_spec
 from hosim.shipped import find_workload
 

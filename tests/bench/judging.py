@@ -7,12 +7,9 @@ from planning import training
 
 from hosim.engine import replay
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 
 LAYERS, CHANGES = 400, 400
 """Layers of five ops each, and changes judged."""

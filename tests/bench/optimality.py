@@ -24,7 +24,7 @@ from instances import Instance, instance
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.planner import solve
+from hosim.planner.exact import solve
 from hosim.policies import policy_named
 
 

@@ -14,7 +14,7 @@ from random import Random
 from plan_states import plan_of, state_of
 from random_moves import Moves
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import HosimError

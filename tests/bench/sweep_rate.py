@@ -15,8 +15,7 @@ from pathlib import Path
 from hosim.api.inputs import question
 from hosim.study import sweep
 from hosim.study.asked import Settings, read_vary
-from hosim.study.runs import Question, Runner, Task, check, here, make_plan, pack, point_key, pool, replay
-from hosim.study.runs.tasks import solve
+from hosim.study.runs import Question, Runner, Task, check, here, make_plan, pack, point_key, pool, replay, solve
 from hosim.study.sweeping import Swept
 
 RATE, COST = 1.7, 1.2

@@ -19,7 +19,7 @@ from random_search import search
 from searching import CASES, Row, Searched
 from strategies import cases
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

@@ -66,7 +66,7 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
         ("hosim.cli.cmd_workload", ["--help"]),
         ("hosim.files.reading", PLAN),  # when it looks at the value of -o
         ("hosim.study.runs.run_policy", PLAN),
-        ("hosim.analysis.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
+        ("hosim.analysis.verifying.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
         ("rich.console", ["policies"]),
     ],
 )

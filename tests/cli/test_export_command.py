@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.lower import mindspore_search
+from hosim.lower.bridges import mindspore_search
 
 run = CliRunner().invoke
 NAMES = [f"t{i}" for i in range(6)]

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.report.listed.installation import EXTRAS
+from hosim.report.listed import EXTRAS
 from hosim.version import __version__
 
 

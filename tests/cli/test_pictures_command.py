@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hosim.check_certificate import prove
 from hosim.cli.main import app
-from hosim.validate.snapshot import read_snapshot
+from hosim.validate.snapshots import read_snapshot
 
 REPLAY = ("replay", "plan.json", "toy.json", "--hardware", "toy.yaml")
 COMPARE = ("compare-policies", "toy.json", "--hardware", "toy.yaml", "--policies", "resident,hyperoffload")

@@ -16,7 +16,7 @@ from rendered import rendered
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from hosim.report.printed import OpenTable
+from hosim.report.printing import OpenTable
 
 KEPT = screens.kept()
 WIDTHS = range(60, 201, 10)

@@ -5,12 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hosim.costmodel.kernels import CLASSES, DTYPES, Processor
-from hosim.costmodel.kernels.attention_time import ContextConstants, GenerationConstants, context_us, generation_us
-from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
-from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
-from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
-from hosim.costmodel.kernels.moe_time import MoeConstants, moe_us
+from hosim.costmodel.kernels import CLASSES, DTYPES
+from hosim.costmodel.kernels.op_families import (
+    CollectiveConstants,
+    ContextConstants,
+    CustomConstants,
+    GemmConstants,
+    GenerationConstants,
+    LatentConstants,
+    MoeConstants,
+    Processor,
+    collective_us,
+    context_us,
+    custom_us,
+    gemm_us,
+    generation_us,
+    latent_us,
+    moe_us,
+)
 
 NOTHING = 1e-9
 

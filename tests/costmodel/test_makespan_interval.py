@@ -10,12 +10,8 @@ from kernel_machine import GATHER, gathers, kernel_machine
 from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import intervals
-from hosim.costmodel.fitted_spreads import SHARED, SPREADS
-from hosim.costmodel.intervals import interval, makespan_spread
-from hosim.costmodel.kernels import has_own_constants
-from hosim.costmodel.kernels.constants import FITTED
-from hosim.costmodel.time_spread import StreamSpread, StreamTimes, pooled, stream_times
+from hosim.costmodel.kernels import FITTED, has_own_constants
+from hosim.costmodel.spreads import SHARED, SPREADS, StreamSpread, StreamTimes, interval, intervals, makespan_spread, pooled, stream_times
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes

@@ -7,8 +7,7 @@ import pytest
 from kernel_machine import GATHER, PROFILE, gathers, kernel_machine
 
 from hosim.costmodel import op_durations, time_origins
-from hosim.costmodel.kernels import most_like
-from hosim.costmodel.kernels.table_lookup import TimeTable
+from hosim.costmodel.kernels import TimeTable, most_like
 from hosim.errors import GraphError, HardwareError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes

@@ -14,7 +14,7 @@ from test_naive_devices import compare as compare_devices
 from test_naive_replay import compare
 from timeline_check import check_result
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.hardware import Compute

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, sized, wild_plans
 from timeline_check import check_result
 
-from hosim.analysis import lower_bound_ns, static_peak, verify
+from hosim.analysis import static_peak
+from hosim.analysis.lower_bounds import lower_bound_ns
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay

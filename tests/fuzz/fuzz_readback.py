@@ -58,8 +58,7 @@ def read_back(path: Path, case: Case) -> None:
 
 def read_printed(stdout: bytes) -> None:
     """Raises unless a result that a command printed as JSON is read."""
-    from hosim.io import result_from_dict, result_to_dict
-    from hosim.io.result_file import comparison_from_dict
+    from hosim.io import comparison_from_dict, result_from_dict, result_to_dict
 
     if b'"hosim.result/1"' not in stdout[:400] or not stdout.startswith(b"{"):
         return
@@ -113,17 +112,17 @@ _READERS: Mapping[str, Callable[[Any, Path, Case], None]] = {"workload": _worklo
 
 
 def _baseline(path: Path) -> None:
-    from hosim.gate import baselines, matrix_file
+    from hosim.gate.records import read_matrix, read_record, record_text, save_matrix
 
     text = path.read_text()
     if '"hosim.baselines/1"' not in text:
-        same(baselines.to_text(baselines.load(path)), text)
+        same(record_text(read_record(path)), text)
         return
-    known = matrix_file.load(path, "m")
+    known = read_matrix(path, "m")
     versions: Any = next((measured.record.versions for measured in known.values() if measured.record is not None), None)
     if versions is not None:
         copy = path.with_name(f"{path.name}.again")
-        matrix_file.save(known, copy, hosim=next(m.record.hosim for m in known.values() if m.record is not None), versions=versions)
+        save_matrix(known, copy, hosim=next(m.record.hosim for m in known.values() if m.record is not None), versions=versions)
         written = copy.read_text()
         copy.unlink()
         same(written, text)

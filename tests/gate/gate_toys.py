@@ -7,9 +7,8 @@ from typing import Any
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
-from hosim.gate import check
-from hosim.gate.cases import Case, Suite
-from hosim.gate.verdict import CaseVerdict
+from hosim.gate import Case, Suite, check
+from hosim.gate.verdicts import CaseVerdict
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import hardware_from_dict, save_hardware, save_plan, save_workload

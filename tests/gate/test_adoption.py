@@ -13,9 +13,7 @@ import yaml
 from gate_toys import write_config
 
 from hosim.errors import InputError
-from hosim.gate import write
-from hosim.gate.cases import load_suite
-from hosim.gate.imports import graph_of_entry
+from hosim.gate import graph_of_entry, load_suite, write
 
 
 @pytest.fixture

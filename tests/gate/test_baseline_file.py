@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.gate import baselines, matrix_file, write
-from hosim.gate.measure import measure
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record
+from hosim.gate import measure, write
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, baselines, brief, read_matrix, save_matrix
 from hosim.result import SEMANTICS
 
 
@@ -29,12 +28,12 @@ def record(tmp_path: Path) -> Record:
 
 def test_it_is_read_back_whole(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
-    assert baselines.save(record, path)
-    again = baselines.load(path)
-    assert baselines.to_text(again) == baselines.to_text(record)
+    assert baselines.save_record(record, path)
+    again = baselines.read_record(path)
+    assert baselines.record_text(again) == baselines.record_text(record)
     assert set(again.peaks["hbm"].residents.items) == set(record.peaks["hbm"].residents.items)
     assert any(item.until for item in again.peaks["hbm"].residents.items)
-    assert not baselines.save(record, path)  # nothing changed
+    assert not baselines.save_record(record, path)  # nothing changed
 
 
 TEXT = """\
@@ -131,10 +130,10 @@ def test_its_text_in_full(tmp_path: Path) -> None:
         hosim="0.5",
         versions={"replay": 7, "planner": 3},
     )
-    assert baselines.to_text(written) == TEXT
+    assert baselines.record_text(written) == TEXT
     path = tmp_path / "below" / "x.toml"
-    assert baselines.save(written, path)
-    assert baselines.load(path) == written
+    assert baselines.save_record(written, path)
+    assert baselines.read_record(path) == written
 
 
 WORDS = st.one_of(
@@ -160,18 +159,18 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.toml"
-        baselines.save(written, path)
-        again = baselines.load(path)
-        assert baselines.to_text(again) == baselines.to_text(written)
+        baselines.save_record(written, path)
+        again = baselines.read_record(path)
+        assert baselines.record_text(again) == baselines.record_text(written)
         assert set(again.durations.items) == set(held.items)
         assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (written.metrics, {name: 3}, written.moved.keys())
-        matrix_file.save({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
+        save_matrix({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
 
 
 def test_half_a_character_is_read_back_as_its_number(record: Record, tmp_path: Path) -> None:
     """TOML cannot hold it."""
-    baselines.save(replace(record, metrics={f"peak.{chr(0xD800 + k)}": k for k in (1, 2)}), tmp_path / "x.toml")
-    assert baselines.load(tmp_path / "x.toml").metrics == {"peak.\\ud801": 1, "peak.\\ud802": 2}
+    baselines.save_record(replace(record, metrics={f"peak.{chr(0xD800 + k)}": k for k in (1, 2)}), tmp_path / "x.toml")
+    assert baselines.read_record(tmp_path / "x.toml").metrics == {"peak.\\ud801": 1, "peak.\\ud802": 2}
 
 
 def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> None:
@@ -179,7 +178,7 @@ def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> 
     items = tuple(Item("m", name, value) for name, value in (("c", 5), ("d", 5), ("e", 5), ("b.0", 6), ("b.1", 6), ("a", 1)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(baselines, "LINES", 3)
-        text = baselines.to_text(replace(record, durations=Listing(items, 4, 2)))
+        text = baselines.record_text(replace(record, durations=Listing(items, 4, 2)))
     assert text.partition("[durations]\n")[2].partition("\n\n")[0] == (
         'items = [\n  "m 6 b.{0-1}",  # 2 x 6 ns = 12 ns\n  "m 5 c",  # 5 ns\n  "m 5 d",  # 5 ns\n]\nothers = [6, 8]  # 6 more: 8 ns'
     )
@@ -190,9 +189,9 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
         {"graph": "1", "machine": "2", "plan": "3", "source": "4"},
         {"peak.hbm": 2048, "peak.ddr": 0, "makespan": 1500, "moved.h2d": 3},
     )
-    one = matrix_file.brief("m/b/x", {}, prints, metrics, hosim="0.5", versions={"replay": 7, "planner": 3})
+    one = brief("m/b/x", {}, prints, metrics, hosim="0.5", versions={"replay": 7, "planner": 3})
     path = tmp_path / "m.toml"
-    assert matrix_file.save(
+    assert save_matrix(
         {"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", versions={"replay": 7, "planner": 3}
     )
     assert path.read_text() == (
@@ -201,14 +200,14 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
         '"a \\"q\\"" = "does not fit"\n'
         '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3 source 4"  # 1.50 us, hbm 2.00 KiB\n'
     )
-    again = matrix_file.load(path, "m")
+    again = read_matrix(path, "m")
     assert again == {
         'm/a "q"': Measured(None, "does not fit"),
         "m/b/x": Measured(replace(one, metrics={name: value for name, value in metrics.items() if value})),
     }
     path.write_text(path.read_text().replace(" plan 3", ""))
     with pytest.raises(InputError) as refused:
-        matrix_file.load(path, "m")
+        read_matrix(path, "m")
     assert str(refused.value) == (
         f"{path}: cases.b/x: expected metrics with whole numbers and fingerprints, or 'does not fit', got 'makespan 1500 moved.h2d 3 "
         "peak.hbm 2048 graph 1 machine 2 source 4'; 'hosim baseline update' writes it again"
@@ -218,7 +217,7 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made(record: Record, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as refused:
-        baselines.save(record, tmp_path / "file" / "below" / "x.toml")
+        baselines.save_record(record, tmp_path / "file" / "below" / "x.toml")
     assert str(refused.value) == f"{tmp_path}/file/below: cannot be created: Not a directory"
 
 
@@ -234,15 +233,15 @@ def test_strange_names_survive(record: Record, tmp_path: Path) -> None:
     names = ['a "b"', "a {until} b", "{0-3}", "{{", "x\ty\x7f", "é.3", " since ", "", "007.7"]
     items = tuple(Item("activation", name, 8, "op.7", "op.8") for name in names)
     strange = replace(record, peaks={'h"b.m': replace(record.peaks["hbm"], residents=Listing(items), op="\\")})
-    baselines.save(strange, tmp_path / "x.toml")
-    again = baselines.load(tmp_path / "x.toml")
+    baselines.save_record(strange, tmp_path / "x.toml")
+    again = baselines.read_record(tmp_path / "x.toml")
     assert set(again.peaks['h"b.m'].residents.items) == set(items)
 
 
 def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record, tmp_path: Path) -> None:
     items = tuple(Item("matmul", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 10 + i) for i in range(baselines.LINES + 40))
-    baselines.save(replace(record, durations=Listing(items)), tmp_path / "x.toml")
-    kept = baselines.load(tmp_path / "x.toml").durations
+    baselines.save_record(replace(record, durations=Listing(items)), tmp_path / "x.toml")
+    kept = baselines.read_record(tmp_path / "x.toml").durations
     assert set(kept.items) == set(items[40:])
     assert (kept.others, kept.others_value) == (40, sum(item.value for item in items[:40]))
 
@@ -260,11 +259,11 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
 )
 def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: str, new: str, expected: str) -> None:
     path = tmp_path / "x.toml"
-    text = baselines.to_text(record).replace("activation 30 ", "activation 17 ")
+    text = baselines.record_text(record).replace("activation 30 ", "activation 17 ")
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=expected) as raised:
-        baselines.load(path)
+        baselines.read_record(path)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 

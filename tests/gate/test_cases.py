@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.gate import checking, find_suite
-from hosim.gate.cases import Case, Suite, load_suite, pairs
-from hosim.gate.metrics import OFF, Tolerance, parse_tolerances, tolerance_of
-from hosim.gate.record import Measured
+from hosim.gate import Case, Suite, checking, find_suite, load_suite, pairs
+from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, tolerance_of
+from hosim.gate.records import Measured
 from hosim.new_processes import belong_to
 
 FILE = """

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.gate.causes import explain
-from hosim.gate.metric_verdict import REGRESSION, MetricVerdict
-from hosim.gate.plan_changes import PlanChange, plan_changes
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.judged_metrics import REGRESSION, MetricVerdict
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.verdicts import PlanChange, explain, plan_changes
 
 HELD = PeakRecord("g", {"parameter": 70, "activation": 1100}, Listing((Item("parameter", "w", 70), Item("activation", "gone", 13))))
 RECORD = Record(

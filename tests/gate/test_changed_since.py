@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.gate.changed_since import changed_since
-from hosim.gate.record import Listing, Record
+from hosim.gate.records import Listing, Record
+from hosim.gate.verdicts import changed_since
 
 BEFORE = Record(
     case="c",

@@ -11,12 +11,10 @@ from gate_toys import figures, machine, offloading, put, step, suite, verdict
 
 from hosim.cache_plan import Plan
 from hosim.gate import check, check_page, write
-from hosim.gate.plan_changes import PlanChange, plan_changes
-from hosim.gate.record import Record
-from hosim.gate.verdict import CaseVerdict
+from hosim.gate.records import Record
+from hosim.gate.verdicts import CaseVerdict, PlanChange, plan_changes
 from hosim.graph import Graph
-from hosim.report import Curve
-from hosim.report.change_figure import memory_change
+from hosim.report.drawn import Curve, memory_change
 
 
 @pytest.fixture

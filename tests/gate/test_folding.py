@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.gate.folding import absolute, fold, relative, unfold
+from hosim.gate.records import absolute, fold, relative, unfold
 
 NAMES = st.lists(
     st.lists(st.sampled_from(["a", "b.", "{", "}", "{1}", "1", "2", "3", "07", "10", "-", ",", "²"]), max_size=6).map("".join), unique=True

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from hosim.cache_plan import Plan
 from hosim.errors import HosimError, InputError
-from hosim.gate import ERROR, check, exit_code, write
-from hosim.gate.cases import Suite, load_suite, pairs
-from hosim.gate.measure import measure
-from hosim.gate.metric_verdict import IMPROVEMENT, MISSING, REGRESSION, SAME
-from hosim.gate.verdict import INFEASIBLE
+from hosim.gate import Suite, check, load_suite, measure, pairs, write
+from hosim.gate.judged_metrics import IMPROVEMENT, MISSING, REGRESSION, SAME
+from hosim.gate.verdicts import ERROR, INFEASIBLE, exit_code
 from hosim.io import save_workload
 
 MATRIX = """

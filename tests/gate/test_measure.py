@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
-from hosim.api.inputs import machine
+from hosim.api import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.errors import InputError, PlanError
-from hosim.gate.cases import Case
-from hosim.gate.measure import measure, measure_graph, measure_lines
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate import Case, measure, measure_graph, measure_lines
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, save_workload
 from hosim.study.asked import parse_choice
@@ -331,7 +330,7 @@ def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path, monkeypatch: p
         measure(asked)
     assert str(unknown.value) == f"{path}: cache_ops[0].to: unknown tier 'pool' (known: hbm, ddr); the hardware is 'toy'"
     with monkeypatch.context() as patched:
-        patched.setattr("hosim.gate.measure.make_plan", lambda *given: Plan(canonical(graph), "sloppy"))
+        patched.setattr("hosim.gate.measured_case.make_plan", lambda *given: Plan(canonical(graph), "sloppy"))
         with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule, which is a bug of the policy: read: op 'f'"):
             measure(Case("c", "toy", str(tmp_path), "step.json"))
     later = "out of memory: op 'h' wants 37 B of hbm at 80 ns, where 18 B of 50 B are held; largest residents: w 10 B, a 8 B"

@@ -13,9 +13,8 @@ from strategies import graphs
 from hosim.analysis import canonical, graph_fingerprint
 from hosim.analysis.canonical import _told
 from hosim.cache_plan import Plan
-from hosim.gate import check, write
-from hosim.gate.cases import Case, Suite
-from hosim.gate.metric_verdict import SAME
+from hosim.gate import Case, Suite, check, write
+from hosim.gate.judged_metrics import SAME
 from hosim.graph import Graph
 
 

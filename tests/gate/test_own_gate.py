@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from hosim import shipped
-from hosim.gate import check, matrix_file
-from hosim.gate.cases import Suite, load_suite
-from hosim.gate.metric_verdict import SAME
-from hosim.gate.reports import details, headline
+from hosim.gate import Suite, check, headline, load_suite
+from hosim.gate.judged_metrics import SAME
+from hosim.gate.records import read_matrix
+from hosim.gate.reports import details
 from hosim.policies import policy_names
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_every_committed_baseline_has_a_case() -> None:
     suite = suite_of("hosim.toml")
     assert suite.without_case() == []
     for matrix in {case.matrix for case in suite.cases if case.matrix is not None}:
-        assert set(matrix_file.load(suite.baseline(matrix), matrix)) == {case.name for case in suite.named([matrix])}
+        assert set(read_matrix(suite.baseline(matrix), matrix)) == {case.name for case in suite.named([matrix])}
     assert {case.name for case in suite.cases if case.matrix is None} == {case.name for case in suite.named(IN_FULL)}
 
 

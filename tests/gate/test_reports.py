@@ -7,10 +7,11 @@ from textwrap import dedent
 import pytest
 from rich.console import Console, RenderableType
 
-from hosim.gate import exit_code, reports, verdict_tables
-from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict
-from hosim.gate.record import Item, Listing, Measured, PeakRecord, Record
-from hosim.gate.verdict import INFEASIBLE, CaseVerdict, judge, summary
+from hosim import gate
+from hosim.gate import verdict_tables
+from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record
+from hosim.gate.verdicts import INFEASIBLE, CaseVerdict, exit_code, judge, summary
 from hosim.version import __version__
 
 
@@ -58,7 +59,7 @@ def styles(what: RenderableType) -> dict[str, str]:
 
 
 def test_json() -> None:
-    assert reports.to_dict(ALL) == {
+    assert gate.to_dict(ALL) == {
         "format": "hosim.check/1",
         "hosim": __version__,
         "passed": False,
@@ -83,8 +84,8 @@ def test_json() -> None:
             case("m/line", "same", False, "as before: does not fit", peak_ddr=("same", 7, 7)) | {"baseline": "base/m.toml"},
         ],
     }
-    assert reports.to_dict([BETTER, EQUAL])["passed"]
-    strict = reports.to_dict([BETTER, EQUAL], strict=True)
+    assert gate.to_dict([BETTER, EQUAL])["passed"]
+    strict = gate.to_dict([BETTER, EQUAL], strict=True)
     assert (strict["passed"], [c["fails"] for c in strict["cases"]]) == (False, [True, False])
 
 
@@ -95,7 +96,7 @@ def case(name: str, verdict: str, fails: bool, note: str | None, **metrics: tupl
 
 
 def test_junit() -> None:
-    assert reports.junit(ALL) == dedent("""\
+    assert gate.junit(ALL) == dedent("""\
         <?xml version="1.0" encoding="utf-8"?>
         <testsuite name="hosim" tests="6" failures="3" errors="0" skipped="0">
           <testcase classname="hosim.check" name="wor|se: 50%, a">
@@ -115,7 +116,7 @@ def test_junit() -> None:
           <testcase classname="hosim.check" name="m/line" />
         </testsuite>
         """)  # noqa: E501
-    strict = reports.junit([BETTER], strict=True).splitlines()
+    strict = gate.junit([BETTER], strict=True).splitlines()
     assert strict[1] == '<testsuite name="hosim" tests="1" failures="1" errors="0" skipped="0">'
     faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
     assert strict[3:5] == [
@@ -123,7 +124,7 @@ def test_junit() -> None:
         "moved.h2d: 20 B, was 30 B (-10 B, -33.3 %)</failure>",
     ]
     odd = CaseVerdict("\t\n\x1f \ud800\udfff\ue000\ufffd\ufffe\uffff", SAME)
-    assert 'name="&#09;&#10;? ??\ue000\ufffd??"' in reports.junit([odd])
+    assert 'name="&#09;&#10;? ??\ue000\ufffd??"' in gate.junit([odd])
 
 
 def test_sarif() -> None:
@@ -137,7 +138,7 @@ def test_sarif() -> None:
     ]
     headline = "wor|se: 50%, a: regression: peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)"
     faster = "makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
-    assert reports.sarif(ALL, strict=True) == {
+    assert gate.sarif(ALL, strict=True) == {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
@@ -156,25 +157,25 @@ def test_sarif() -> None:
             }
         ],
     }
-    (run,) = reports.sarif([BETTER, EQUAL])["runs"]
+    (run,) = gate.sarif([BETTER, EQUAL])["runs"]
     assert (run["results"], run["tool"]["driver"]["rules"]) == ([], [])
 
 
 def test_annotations_of_github() -> None:
-    assert reports.github(ALL) == [
+    assert gate.github(ALL) == [
         "::error file=base/wor%2Cse.toml,line=1,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
         "(+300 B%2C +30.0 %25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
         "::error file=base/first.toml,line=1,title=first%3A missing%3A no baseline::no baseline",
         "::error file=base/unfit.toml,line=1,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
     ]
     bare = CaseVerdict("a\rb", IMPROVEMENT)
-    assert reports.github([bare], strict=True) == ["::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"]
+    assert gate.github([bare], strict=True) == ["::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"]
 
 
 def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
     """The levels 0, 24, 48 of 48 are 0, 3 and 6 full characters; 1 and 47 are an eighth of one, and all of six but an eighth."""
     peak = "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)"
-    assert reports.markdown(ALL) == dedent(f"""\
+    assert gate.markdown(ALL) == dedent(f"""\
         ### hosim: 1 infeasible, 1 missing, 1 regression, 1 improvement, 2 same
 
         | case | verdict | what changed |
@@ -226,16 +227,16 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         out of\\nmemory
         ```
         """)
-    assert "#### better: improvement" in reports.markdown([BETTER], strict=True)
+    assert "#### better: improvement" in gate.markdown([BETTER], strict=True)
     unknown = CaseVerdict("x", REGRESSION, explanation=("e",), before=record((1, 2)), measured=Measured(record()))
-    assert "Device memory" not in reports.markdown([unknown])
+    assert "Device memory" not in gate.markdown([unknown])
 
 
 @pytest.mark.parametrize("name", ["<img src=x>", "[a](javascript:b)", "*a*_b_", "a|b", "a\\|b", "`a`", "&lt;b&gt;", "~~a~~", "![a](b)"])
 def test_a_name_is_no_markup(name) -> None:
     """Names of tiers, channels and cases come from files of others."""
     metric = MetricVerdict(f"peak.{name}", 1, 2, REGRESSION)
-    text = reports.markdown([CaseVerdict(name, REGRESSION, metrics=(metric,), explanation=(f"```{name}```", "````"))])
+    text = gate.markdown([CaseVerdict(name, REGRESSION, metrics=(metric,), explanation=(f"```{name}```", "````"))])
     row = next(line for line in text.splitlines() if line.startswith("| ") and "regression" in line)
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 4
     assert not re.search(r"(?<!\\)[`<\[_~&]", row.replace("<br>", "").replace("**regression**", ""))
@@ -243,14 +244,14 @@ def test_a_name_is_no_markup(name) -> None:
 
 
 def test_curves_of_one_level_are_full() -> None:
-    assert list(reports.curves((5, 5), (5,)))[:3] == ["before: 5 B to 5 B", "│██", "│██"]
-    assert list(reports.curves((10, 11), (13,)))[1:8] == ["│", "│", "│", "│", "│ █", "│ █", "└──"]  # a third of six
+    assert list(gate.curves((5, 5), (5,)))[:3] == ["before: 5 B to 5 B", "│██", "│██"]
+    assert list(gate.curves((10, 11), (13,)))[1:8] == ["│", "│", "│", "│", "│ █", "│ █", "└──"]  # a third of six
 
 
 def test_the_headline_is_a_peak_if_there_is_one() -> None:
-    assert reports.headline(BETTER) == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
-    assert reports.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0 %)".replace("+0 B", "0 B")
-    assert reports.headline(CaseVerdict("bare", SAME)) == "bare: same"
+    assert gate.headline(BETTER) == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
+    assert gate.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0 %)".replace("+0 B", "0 B")
+    assert gate.headline(CaseVerdict("bare", SAME)) == "bare: same"
 
 
 def test_the_table_of_a_check() -> None:

@@ -10,13 +10,9 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.gate import check, write
-from hosim.gate.cases import load_suite
-from hosim.gate.changed_since import changed_since
-from hosim.gate.metric_verdict import judge_metrics
-from hosim.gate.metrics import parse_tolerances
-from hosim.gate.served_case import measure_served
-from hosim.gate.served_causes import explain_served
+from hosim.gate import check, load_suite, measure_served, write
+from hosim.gate.judged_metrics import judge_metrics, parse_tolerances
+from hosim.gate.verdicts import changed_since, explain_served
 from hosim.versions import SERVING_VERSIONS
 
 REQUESTS = [

@@ -8,10 +8,8 @@ import pytest
 
 import hosim
 from hosim.errors import InputError
-from hosim.gate import check, write
-from hosim.gate.cases import Suite, load_suite
-from hosim.gate.measure import measure, measure_lines
-from hosim.gate.record import Record
+from hosim.gate import Suite, check, load_suite, measure, measure_lines, write
+from hosim.gate.records import Record
 from hosim.measured_on import MEASURED_ON
 
 

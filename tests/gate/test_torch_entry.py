@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.gate import check, write
-from hosim.gate.cases import load_suite
-from hosim.gate.imports import graph_of_model
-from hosim.gate.metric_verdict import REGRESSION, SAME
+from hosim.gate import check, graph_of_model, load_suite, write
+from hosim.gate.judged_metrics import REGRESSION, SAME
 
 torch = pytest.importorskip("torch")
 

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.gate import check, exit_code, write
-from hosim.gate.baselines import LINES
-from hosim.gate.metric_verdict import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, judge_metrics
-from hosim.gate.metrics import Tolerance, parse_tolerances
-from hosim.gate.record import Measured
-from hosim.gate.verdict import INFEASIBLE, judge
+from hosim.gate import check, write
+from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, Tolerance, judge_metrics, parse_tolerances
+from hosim.gate.records import LINES, Measured
+from hosim.gate.verdicts import INFEASIBLE, exit_code, judge
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 

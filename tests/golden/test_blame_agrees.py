@@ -11,15 +11,15 @@ from page_data import data_of
 from strategies import cases
 
 from hosim.cache_plan import Plan
-from hosim.gate.measure import waits_for
+from hosim.gate.measured_case import waits_for
 from hosim.hardware import Hardware
-from hosim.planner import explain
+from hosim.planner.hyperoffload import explain
 from hosim.planner.hyperoffload.observed import copies
-from hosim.report import to_dict, trace
-from hosim.report.interactive import Shown, widget
-from hosim.report.timeline_rows import rows, waits
+from hosim.report import to_dict
+from hosim.report.drawn import Shown, widget
+from hosim.report.timelines import rows, trace, waits
 from hosim.result import Result
-from hosim.study.blame import stalls_of
+from hosim.study import stalls_of
 
 Blame = tuple[str, int, str, str]
 """Op, end of the stall, tensor and channel of the transfer."""

@@ -5,7 +5,7 @@ from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 
 from hosim import find_hardware, load_hardware
-from hosim.analysis import lower_bound_ns
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.errors import PlanError
 from hosim.io import plan_from_dict, result_to_dict, workload_from_dict
 

@@ -8,11 +8,10 @@ from by_hand import machine, plan, workload
 from hypothesis import given, settings
 from strategies import cases
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, PREFETCH
 from hosim.jitter import Jitter
-from hosim.planner import sturdier
-from hosim.planner.hyperoffload.late_issue import issued_late
+from hosim.planner.hyperoffload.choice_passes import issued_late, sturdier
 
 JITTERS = [Jitter(seed, 0.05, 0.1) for seed in range(20)]
 

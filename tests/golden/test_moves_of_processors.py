@@ -8,8 +8,7 @@ from test_processors import CPU, with_cpu
 from hosim.cache_plan import Plan
 from hosim.hardware import Channel, Tier
 from hosim.policies import policy_named
-from hosim.schedule import planned_around
-from hosim.schedule.forced_moves import forced_moves
+from hosim.schedule import forced_moves, planned_around
 
 
 def moves(graph, hardware, **given):

@@ -7,7 +7,8 @@ from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 from test_processors import with_cpu
 
-from hosim.analysis import bounded, verify
+from hosim.analysis.lower_bounds import bounded
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import Edits
 from hosim.errors import GraphError, InputError

@@ -13,7 +13,7 @@ from by_hand import GB, machine, plan, workload
 from hosim.engine import replay_stages
 from hosim.errors import InputError
 from hosim.hardware import Fabric
-from hosim.models.pipeline_schedule import bubble, passes
+from hosim.models import bubble, passes
 
 SEND, RECEIVE = {"kind": "send", "stream": "out"}, {"kind": "recv", "stream": "in"}
 

@@ -3,7 +3,7 @@
 from by_hand import GB, machine, plan, replayed, workload
 from timeline_check import check_result
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp
 from hosim.result import STALL_CAUSES, StreamFigures
 

@@ -23,8 +23,8 @@ from hosim.gpu.output_files import write_json
 from hosim.gpu.schemes import Workload
 from hosim.importers.recordings import parse_kineto
 from hosim.validate.kit import SCHEMES, bandwidth_sweep
-from hosim.validate.offload_prediction import machine_of, predict_recording
-from hosim.validate.snapshot import parse_snapshot
+from hosim.validate.offloads import machine_of, predict_recording
+from hosim.validate.snapshots import parse_snapshot
 
 TINY = CONFIGS["tiny"]
 

@@ -12,12 +12,12 @@ import pytest
 from mindir_toys import WRITES, mindir, named, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
-from hosim.files.formats import wire
-from hosim.files.formats.recognisers import is_chakra
-from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, import_onnx, read_document
-from hosim.importers.recordings import read_nsys
-from hosim.importers.torch_programs import import_torch_trace
-from hosim.importers.torch_programs.pt2_archive import read_archive
+from hosim.files import formats
+from hosim.files.formats import is_chakra
+from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, read_document
+from hosim.importers.nsight import read_nsys
+from hosim.importers.onnx import import_onnx
+from hosim.importers.torch_programs import import_torch_trace, read_archive
 from hosim.io import load_any
 
 
@@ -71,7 +71,7 @@ def test_an_activation_trace_without_its_keys(document: Any, expected: str) -> N
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.importers.torch_programs.torch_pt2 import load
+    from hosim.importers.torch_programs import load
 
     with pytest.raises(InputError) as caught:
         load(str(tmp_path / "x.pt2"))
@@ -110,19 +110,24 @@ def test_fields_of_a_message() -> None:
         + b"1234"
         + text(5, varint(3) + varint(minus_2))
     )
-    found = wire.Reader().fields(message)
+    found = formats.Reader().fields(message)
     assert found == {1: [300, minus_2], 2: [b"ab"], 3: [b"12345678"], 4: [b"1234"], 5: [varint(3) + varint(minus_2)]}
-    assert (wire.number(found, 1), wire.number(found, 9), wire.numbers(found, 1), wire.numbers(found, 5)) == (-2, 0, [300, -2], [3, -2])
-    assert (wire.text(found, 2), wire.text(found, 9), wire.parts(found, 2), wire.parts(found, 9)) == ("ab", "", [b"ab"], [])
-    for wrong in (lambda: wire.number(found, 2), lambda: wire.parts(found, 1), lambda: wire.text({1: [b"\xff"]}, 1)):
-        with pytest.raises(wire.WireError):
+    assert (formats.number(found, 1), formats.number(found, 9), formats.numbers(found, 1), formats.numbers(found, 5)) == (
+        -2,
+        0,
+        [300, -2],
+        [3, -2],
+    )
+    assert (formats.text(found, 2), formats.text(found, 9), formats.parts(found, 2), formats.parts(found, 9)) == ("ab", "", [b"ab"], [])
+    for wrong in (lambda: formats.number(found, 2), lambda: formats.parts(found, 1), lambda: formats.text({1: [b"\xff"]}, 1)):
+        with pytest.raises(formats.WireError):
             wrong()
     for cut in (message[:2], text(2, b"ab")[:-1], b"\x19123", b"\x25123", b"\x0b", b"\xff" * 10 + b"\x01"):
-        with pytest.raises(wire.WireError):
-            wire.Reader().fields(cut)
-    assert list(wire.messages(b"\x02ab\x00\x01c")) == [(1, b"ab"), (4, b""), (5, b"c")]
-    with pytest.raises(wire.WireError):
-        list(wire.messages(b"\x02a"))
+        with pytest.raises(formats.WireError):
+            formats.Reader().fields(cut)
+    assert list(formats.messages(b"\x02ab\x00\x01c")) == [(1, b"ab"), (4, b""), (5, b"c")]
+    with pytest.raises(formats.WireError):
+        list(formats.messages(b"\x02a"))
 
 
 HEAD = text(1, b"0.0.4") + text(2, text(1, b"schema"))

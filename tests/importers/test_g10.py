@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
-from hosim.files.formats.recognisers import is_g10
+from hosim.files.formats import is_g10
 from hosim.graph import Graph
 from hosim.importers import import_g10
 from hosim.measured_on import measured_on

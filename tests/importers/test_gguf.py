@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers.gguf_header import read_gguf
+from hosim.importers import read_gguf
 
 STORED = ("parameter", "expert")
 

@@ -17,18 +17,18 @@ from hosim.importers.recordings import (
     KinetoTrace,
     MemoryEvent,
     RecordedBlock,
+    SyncRecord,
     Waits,
     blocks,
     blocks_of,
+    call_role,
     device_of_blocks,
     parse_kineto,
     program_order,
     read_kineto,
     waits,
 )
-from hosim.importers.recordings.kineto import call_role
 from hosim.importers.recordings.kineto_blocks import Blocks
-from hosim.importers.recordings.kineto_events import SyncRecord
 from hosim.importers.recordings.kineto_waits import BEFORE_RECORDING
 from hosim.importers.recordings.kineto_workload import workload_of
 

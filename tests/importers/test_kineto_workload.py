@@ -20,8 +20,7 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import parse_kineto
 from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.io import load_any, load_workload, save_workload
-from hosim.validate.structural_replay import structural_replay
-from hosim.validate.structure import structure
+from hosim.validate.recorded_steps import structural_replay, structure
 
 WEIGHT = 512
 

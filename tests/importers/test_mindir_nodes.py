@@ -9,10 +9,9 @@ import pytest
 from mindir_toys import WRITES, attribute, constant, floats, mindir, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
-from hosim.files.formats.recognisers import is_mindir
+from hosim.files.formats import is_mindir
 from hosim.graph import Graph
-from hosim.importers import import_mindir
-from hosim.importers.mindir_file import Function, MindirModel, Named, Node, Shape, read_model
+from hosim.importers import Function, MindirModel, Named, Node, Shape, import_mindir, read_model
 from hosim.importers.operator_kinds import operator_kind
 
 F32, F64 = ("fp32", 32), ("fp64", 64)

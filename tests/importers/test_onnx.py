@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hosim.errors import HosimError, InputError
-from hosim.files.formats.recognisers import is_onnx
-from hosim.importers import import_onnx
+from hosim.files.formats import is_onnx
+from hosim.importers.onnx import import_onnx
 from hosim.io import load_any
 
 onnx = pytest.importorskip("onnx")

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers import import_onnx
+from hosim.importers.onnx import import_onnx
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-from hosim.importers.onnx_bytes import without_weights  # noqa: E402
+from hosim.importers.onnx import without_weights  # noqa: E402
 
 
 def model(elements: int):

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 from onnx_toys import FLOAT, model, read, value, weight
 
-from hosim.importers.onnx_contrib import ContribCall, contrib
+from hosim.importers.onnx import ContribCall, contrib
 from hosim.io import load_any
 from hosim.unknown_ops import unknown_ops
 

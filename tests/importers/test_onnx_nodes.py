@@ -12,8 +12,8 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx_toys import BOOL, FLOAT, INT, model, numbers, read, uses, value, weight  # noqa: E402
 
-from hosim.importers.onnx_values import DTYPES, OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type  # noqa: E402
-from hosim.importers.static_tensors import ELEMENTS  # noqa: E402
+from hosim.importers.onnx import DTYPES, OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type  # noqa: E402
+from hosim.importers.stored import ELEMENTS  # noqa: E402
 
 node = helper.make_node
 X, Y = value("x", FLOAT, 2, 3), helper.make_empty_tensor_value_info("y")

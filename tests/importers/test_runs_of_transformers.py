@@ -4,8 +4,7 @@ import pytest
 from small_configs import CLASSES, MODELS, model_of, run_of
 
 import hosim
-from hosim.models import PRESETS, build
-from hosim.models.config import Decoder
+from hosim.models import PRESETS, Decoder, build
 
 KINDS = {
     "llama": "llama",

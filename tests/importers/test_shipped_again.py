@@ -10,8 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from hosim.io import load_workload, save_workload  # noqa: E402
-from hosim.io.spec import import_spec  # noqa: E402
+from hosim.io import import_spec, load_workload, save_workload  # noqa: E402
 
 NAME = "llama-3.1-8b-prefill-4k"
 BEFORE_5_24 = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 24)

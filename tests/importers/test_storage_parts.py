@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.importers.storage_parts import ALL, MANY, NO_BLOCKS, OVERLAP, Cut, Part, Roles, Use, ViewedBytes, cut, region, whole
+from hosim.importers.stored import ALL, MANY, NO_BLOCKS, OVERLAP, Cut, Part, Roles, Use, ViewedBytes, cut, region, whole
 
 ITEM = 4
 

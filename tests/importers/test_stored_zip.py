@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.stored_zip import StoredRecord, ZipWindow, records_of
+from hosim.importers.stored import StoredRecord, ZipWindow, records_of
 from hosim.io import load_any
 
 ELSEWHERE = 0xFFFFFFFF

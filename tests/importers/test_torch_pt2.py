@@ -12,11 +12,7 @@ from torch import nn  # noqa: E402
 from wholes import wholes  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
-from hosim.importers.torch_programs import (  # noqa: E402
-    import_exported,
-    import_pt2,
-)
-from hosim.importers.torch_programs.pt2_graph import Pt2Node  # noqa: E402
+from hosim.importers.torch_programs import Pt2Node, import_exported, import_pt2  # noqa: E402
 from hosim.importers.torch_programs.torch_pt2 import _arguments  # noqa: E402
 from hosim.io import load_any  # noqa: E402
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hosim.importers.torch_programs import Storages, TracedTensor
-from hosim.importers.torch_programs.traced_tensors import dtype_of, traced_tensors
+from hosim.importers.torch_programs.traced_tensors import dtype_of_types, traced_tensors
 
 T = [9, 5, 2, 12, 4, "cuda:0"]
 
@@ -57,7 +57,7 @@ def test_where_a_tensor_lies() -> None:
 
 def test_types() -> None:
     names = ["Int", "Tensor(c10::BFloat16)", "Tensor(float)"]
-    assert [dtype_of(t) for t in (names, names[2:], ["Tensor(x)", *names], [], None, [3])] == [
+    assert [dtype_of_types(t) for t in (names, names[2:], ["Tensor(x)", *names], [], None, [3])] == [
         "bf16",
         "fp32",
         "fp32",

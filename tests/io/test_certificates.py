@@ -24,13 +24,13 @@ from strategies import cases, graphs, hardware, processor_plans, several, sized
 
 import hosim
 from hosim import check_certificate
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.check_certificate import FalseClaim, prove
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.hardware import Channel, Compute, Fabric, Tier
-from hosim.io import to_certificate
+from hosim.io.certificates import to_certificate
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 

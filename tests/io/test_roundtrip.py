@@ -178,7 +178,7 @@ def test_result(result):
 
 @given(st.lists(RESULTS, max_size=3))
 def test_comparison(results):
-    from hosim.io.result_file import comparison_from_dict
+    from hosim.io import comparison_from_dict
 
     assert comparison_from_dict(json.loads(to_json(comparison_to_dict(results)))) == results
 

@@ -21,8 +21,7 @@ from kept_table import KeptTable, Row
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io import workload_to_dict
-from hosim.models import PRESETS, build
-from hosim.models.families import FAMILIES
+from hosim.models import FAMILIES, PRESETS, build
 
 COLUMNS = ("build", "parameters", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum")
 SEED = 5

@@ -21,15 +21,13 @@ from instances import Instance, instance
 from kept_streams import machine, two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis import verify
-from hosim.analysis.verifier import Finding
+from hosim.analysis.verifying import Finding, verify
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import GraphError, HosimError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.policies import policy_named
-from hosim.policies.own import hyperoffload
+from hosim.policies import own, policy_named
 
 COLUMNS = ("instance", "policy", "damage", "rules", "makespan_ns", "checksum")
 SEED = 31
@@ -108,7 +106,7 @@ def _replayed(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[int |
 
 
 def _of_edits(drawn: Instance, lots: Random) -> Iterator[Row]:
-    plan = hyperoffload.plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.02, seed=0, reorder=True, recompute=True)
+    plan = own.plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.02, seed=0, reorder=True, recompute=True)
     for damage in DAMAGED_EDITS if plan.edits is not None else ():
         ops = list(plan.graph.ops)
         for _ in range(lots.randint(1, 2)):

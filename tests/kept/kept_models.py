@@ -23,16 +23,21 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
-from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import Space, space_of
-from hosim.planner.exact.exact_schedule import Schedule
-from hosim.planner.exact.lazy_constraints import conflicts, forbid
-from hosim.planner.exact.lower_capacities import add_lower_capacities
-from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-from hosim.planner.exact.schedule_to_plan import placed, plan_of
-from hosim.planner.exact.serial_schedule import serial
-from hosim.planner.exact.solver_search import hint
-from hosim.planner.exact.warm_start import observed
+from hosim.planner.exact import (
+    Model,
+    Schedule,
+    Space,
+    add_lower_capacities,
+    add_redundant_constraints,
+    conflicts,
+    forbid,
+    hint,
+    observed,
+    placed,
+    plan_of,
+    serial,
+    space_of,
+)
 from hosim.policies import policy_named
 
 COLUMNS = ("instance", "machine", "what", "first", "second", "checksum")

@@ -20,18 +20,10 @@ from kept_table import KeptTable, Row, checksum
 from hosim.analysis import static_curve
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner import JudgedGap, analyse, explain, insert, search
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import everything
-from hosim.planner.hyperoffload.gap_figures import gap_figures
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judged_gaps import judged_gaps
-from hosim.planner.hyperoffload.local_search import improve
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.selection import select
-from hosim.planner.rewrites.recompute import apply, candidates, cheapest, recomputes, segments
-from hosim.planner.rewrites.reorder import reorder
+from hosim.planner.hyperoffload import JudgedGap, Weights, explain, gap_figures, judged_gaps, search, select
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator, improve
+from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, everything, insert
+from hosim.planner.rewrites import apply, candidates, cheapest, recomputes, reorder, segments
 
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
 SEED = 11

@@ -19,8 +19,7 @@ from kept_table import KeptTable, Row
 
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.policies import policy_named
-from hosim.policies.own import hyperoffload
+from hosim.policies import own, policy_named
 
 COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "cache_ops", "checksum")
 SEED = 7
@@ -37,7 +36,7 @@ def plans(number: int) -> Iterator[Row]:
 
     def searched(**how: bool) -> object:
         given = {"reorder": False, "recompute": False} | how
-        return hyperoffload.plan(graph, hardware, budget, effort=EFFORT, seed=1, **given)
+        return own.plan(graph, hardware, budget, effort=EFFORT, seed=1, **given)
 
     ways = {name: lambda name=name: policy_named(name).plan(graph, hardware, budget) for name in POLICIES}
     ways |= {"hyperoffload": searched, "hyperoffload reorder": lambda: searched(reorder=True)}

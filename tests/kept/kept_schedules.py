@@ -22,7 +22,7 @@ from hosim.analysis import static_peak
 from hosim.errors import InfeasibleError
 from hosim.importers import graph_of, read_document
 from hosim.io import workload_to_dict
-from hosim.lower.residency_schedule import plan_trace
+from hosim.lower.bridges import plan_trace
 
 COLUMNS = ("trace", "graph", "limit_bytes", "host_bytes", "actions", "copies", "checksum", "peak_bytes", "makespan_ns", "stall_ns")
 TRACES = [f"trace{n}" for n in range(30)]

@@ -26,9 +26,8 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
-from hosim.planner import explain, search
-from hosim.planner.hyperoffload.judgement import Judgement
-from hosim.policies.own import hyperoffload
+from hosim.planner.hyperoffload import Judgement, explain, search
+from hosim.policies import own
 from hosim.schedule.tiers_below import read_placement
 
 COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")
@@ -63,7 +62,7 @@ def rows(number: int) -> Iterator[Row]:
         return search(graph, hardware, budget, effort=EFFORT, seed=number, placement=placement).plan
 
     def asked(reorder: bool, recompute: bool) -> Plan:
-        return hyperoffload.plan(graph, hardware, tight, effort=EFFORT / 2, seed=number, reorder=reorder, recompute=recompute)
+        return own.plan(graph, hardware, tight, effort=EFFORT / 2, seed=number, reorder=reorder, recompute=recompute)
 
     ways: dict[str, tuple[int, Callable[[], Plan]]] = {
         "tight": (tight, lambda: found(tight)),

@@ -26,9 +26,9 @@ from steps import case, inputs_of
 
 from hosim import allocator_blocks
 from hosim.analysis import static_peak
-from hosim.lower import CudaDevice, Executor, insert, on_cuda, planned
-from hosim.lower.offloading import within_reserved
-from hosim.lower.transfers import RunMemory
+from hosim.lower import Executor, insert, planned, within_reserved
+from hosim.lower.devices import CudaDevice, on_cuda
+from hosim.lower.tiers import RunMemory
 from hosim.result import CACHING, EXPANDABLE
 
 SHARES = (90, 75, 50)

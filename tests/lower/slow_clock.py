@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hosim.lower import on_cpu, pace
+from hosim.lower.devices import on_cpu, pace
 
 
 class Clock:

@@ -16,13 +16,10 @@ from slow_clock import Clock, use  # noqa: E402
 
 from hosim.engine import replay  # noqa: E402
 from hosim.hardware import Channel  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-)
-from hosim.lower.measured_timeline import measured, timeline_of  # noqa: E402
-from hosim.lower.transfers import Done, Label  # noqa: E402
-from hosim.report import trace  # noqa: E402
+from hosim.lower import Executor  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.lower.tiers import Done, Label, measured, timeline_of  # noqa: E402  # noqa: E402
+from hosim.report.timelines import trace  # noqa: E402
 from hosim.result import Stall  # noqa: E402
 
 WIDTH = 16  # a weight has 1,024 bytes

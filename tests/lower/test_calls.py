@@ -11,14 +11,10 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    capture_training,
-    on_cpu,
-    on_cuda,
-)
 from hosim.lower import callable as callables  # noqa: E402
-from hosim.lower.residents import Residents  # noqa: E402
+from hosim.lower import capture_training  # noqa: E402
+from hosim.lower.devices import CpuDevice, on_cpu, on_cuda  # noqa: E402
+from hosim.lower.tiers import Residents  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 import fake_cuda  # noqa: E402
 from fake_cuda import Launched  # noqa: E402
 
-from hosim.lower import on_cuda  # noqa: E402
+from hosim.lower.devices import on_cuda  # noqa: E402
 
 MIB = 1 << 20
 

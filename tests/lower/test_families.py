@@ -22,14 +22,10 @@ from random_plans import legal_plans  # noqa: E402
 from steps import case, inputs_of  # noqa: E402
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache  # noqa: E402
 
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-    insert,
-)
-from hosim.lower.torch_program import read  # noqa: E402
+from hosim.lower import Executor, insert, read  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

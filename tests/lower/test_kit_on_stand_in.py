@@ -17,10 +17,8 @@ from hosim.gpu import captured_step, command, measuring, planning, running  # no
 from hosim.gpu.captured_step import captured  # noqa: E402
 from hosim.gpu.gpu_seam import CpuBackend  # noqa: E402
 from hosim.gpu.measured_machine import measured_machine  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    on_cuda,
-    rule_of,
-)
+from hosim.lower import rule_of  # noqa: E402
+from hosim.lower.devices import on_cuda  # noqa: E402
 
 
 class Pretended(CpuBackend):

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
-from hosim.lower import exported
-from hosim.lower.llama_cpp_options import options_of
+from hosim.lower.bridges import exported, options_of
 from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))

@@ -17,8 +17,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware
-from hosim.lower import Tried, export_to_dict, mindspore_search, search
-from hosim.lower.mindspore_search import Setting, auto_offload, environment
+from hosim.lower.bridges import Setting, Tried, auto_offload, environment, export_to_dict, mindspore_search, search
 from hosim.policies import policy_named
 
 DOCUMENTED = {

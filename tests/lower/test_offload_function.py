@@ -9,7 +9,7 @@ from quick_cases import one_in
 torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.costmodel import op_durations  # noqa: E402
 from hosim.costmodel.transfers import transfer_ns  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
@@ -139,7 +139,7 @@ def test_an_input_that_the_model_writes(inputs):
 
 
 def test_a_functional_program_updates_its_buffers():
-    from hosim.lower.callable import capture
+    from hosim.lower import capture
 
     class Counts(torch.nn.Module):
         def __init__(self):

@@ -18,15 +18,9 @@ from strategies import plans  # noqa: E402
 import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CudaDevice,
-    Executor,
-    cuda_queues,
-    host_pool,
-    on_cuda,
-)
-from hosim.lower.step_values import StepValues  # noqa: E402
-from hosim.lower.transfers import Done, Label  # noqa: E402
+from hosim.lower import Executor, StepValues  # noqa: E402
+from hosim.lower.devices import CudaDevice, CudaEvent, on_cuda  # noqa: E402
+from hosim.lower.tiers import SLAB_BYTES, Done, Label  # noqa: E402
 
 
 @pytest.fixture
@@ -238,7 +232,7 @@ def test_pinned_memory_is_taken_in_slabs_and_given_back(fake):
         with Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
             executor.place({n: v for n, v in values.items() if v is not X})
             executor.run({n: v for n, v in values.items() if v is X})
-            assert list(fake.registered.values()) == [host_pool.SLAB_BYTES]
+            assert list(fake.registered.values()) == [SLAB_BYTES]
         assert (fake.registered, fake.pinned_bytes) == ({}, 0)
     fake.unpinnable = True
     executor = Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine()))
@@ -256,7 +250,7 @@ class Forgetful:
 
     def __init__(self, monkeypatch, these):
         waits = itertools.count()
-        held = cuda_queues.CudaEvent.hold
+        held = CudaEvent.hold
         self.left_out = 0
 
         def hold(event, stream):
@@ -265,7 +259,7 @@ class Forgetful:
             else:
                 held(event, stream)
 
-        monkeypatch.setattr(cuda_queues.CudaEvent, "hold", hold)
+        monkeypatch.setattr(CudaEvent, "hold", hold)
 
 
 def test_the_race_finder_finds_a_wait_that_is_left_out(fake, monkeypatch):
@@ -393,13 +387,13 @@ def test_marks_and_times_of_events(fake):
     """An event of torch, held by another stream: whether it is done, and nanoseconds from another one."""
     calls = []
     end = SimpleNamespace(query=lambda: 1, synchronize=lambda: calls.append("synchronize"))
-    event = cuda_queues.CudaEvent(end)
+    event = CudaEvent(end)
     assert event.done() is True
     assert not event.is_timed
     event.wait()
     event.hold(SimpleNamespace(wait_event=calls.append))
     assert calls == ["synchronize", end]
-    assert event.elapsed_ns(cuda_queues.CudaEvent(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None))) == 250_000
+    assert event.elapsed_ns(CudaEvent(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None))) == 250_000
 
 
 def test_a_record_of_work_on_streams(fake):

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from slow_clock import Clock
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.lower import pace
-from hosim.lower.pace import paces
+from hosim.lower.devices import pace, paces
 
 MS = 1_000_000
 SLICE = 200_000

@@ -19,18 +19,10 @@ from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.torch_programs import import_exported  # noqa: E402
+from hosim.importers.torch_programs import import_exported, load  # noqa: E402
 from hosim.importers.torch_programs.torch_export import import_plan  # noqa: E402
-from hosim.importers.torch_programs.torch_pt2 import load  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-    capture,
-    insert,
-)
-from hosim.lower.insert import Barrier, barriers  # noqa: E402
-from hosim.lower.nodes import is_cache_node, number_of  # noqa: E402
-from hosim.lower.torch_program import exported_with, read  # noqa: E402
+from hosim.lower import Barrier, Executor, barriers, capture, exported_with, insert, is_cache_node, number_of, read  # noqa: E402  # noqa: E402  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 
 MACHINE = Hardware(
     "two tiers",

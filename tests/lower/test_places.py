@@ -14,15 +14,22 @@ from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
-from hosim.lower import file_tier, host_pool  # noqa: E402
-from hosim.lower.file_tier import ALIGNMENT, FileTier  # noqa: E402
-from hosim.lower.host_bytes import DeviceBytes, copy_bytes, part_of  # noqa: E402
-from hosim.lower.host_pool import HostPool  # noqa: E402
-from hosim.lower.launch_cost import late_launch_ns  # noqa: E402
-from hosim.lower.measured_timeline import timeline_of  # noqa: E402
-from hosim.lower.residents import resizable  # noqa: E402
-from hosim.lower.tier_memory import memory_of_tiers  # noqa: E402
-from hosim.lower.transfers import Done, Label  # noqa: E402
+from hosim.lower.devices import late_launch_ns  # noqa: E402
+from hosim.lower.tiers import (  # noqa: E402  # noqa: E402  # noqa: E402  # noqa: E402
+    ALIGNMENT,
+    DeviceBytes,
+    Done,
+    FileTier,
+    HostPool,
+    Label,
+    copy_bytes,
+    file_tier,
+    host_pool,
+    memory_of_tiers,
+    part_of,
+    resizable,
+    timeline_of,
+)
 from hosim.result import Stall, Timeline, Transfer  # noqa: E402
 
 

@@ -13,17 +13,12 @@ from layers import Layers, machine, program_of  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
 from strategies import plans  # noqa: E402
 
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.cache_plan import CacheOp, Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-    capture,
-    insert,
-)
-from hosim.lower.order import order_of  # noqa: E402
+from hosim.lower import Executor, capture, insert, order_of  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 
 OFTEN = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 

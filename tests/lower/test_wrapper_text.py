@@ -8,20 +8,15 @@ torch = pytest.importorskip("torch")
 
 from layers import Layers, machine, program_of, streamed, values_of  # noqa: E402
 
-from hosim.analysis import verify  # noqa: E402
+from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers.torch_programs.torch_kernels import KernelRecorder  # noqa: E402
-from hosim.lower import (  # noqa: E402
-    CpuDevice,
-    Executor,
-    insert,
-)
-from hosim.lower import compiled_calls as calls  # noqa: E402
-from hosim.lower import compiled_program as compiled  # noqa: E402
-from hosim.lower.callable import inference  # noqa: E402
-from hosim.lower.compiled_models import CompiledModel  # noqa: E402
-from hosim.lower.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, read_wrapper  # noqa: E402
+from hosim.lower import Executor, inference, insert  # noqa: E402
+from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, read_wrapper  # noqa: E402
+from hosim.lower.compiled import compiled_calls as calls  # noqa: E402
+from hosim.lower.compiled import program_of_text as compiled  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """
         arg0_1, arg1_1, arg2_1, arg3_1 = args

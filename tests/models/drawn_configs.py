@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 import hosim
-from hosim.models.config_json import READERS
+from hosim.models import READERS
 
 FAMILIES = sorted(READERS.keys() - {"kimi_k2", "mimo"})
 """Those that transformers has a config class for."""

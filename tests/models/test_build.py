@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wholes import wholes
 
-from hosim.analysis import static_peak, verify
+from hosim.analysis import static_peak
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import load_any
-from hosim.models import PRESETS, build
-from hosim.models.config import Decoder
-from hosim.models.functions import add, scale
+from hosim.models import PRESETS, Decoder, add, build, scale
 from hosim.models.tape import Tape
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}

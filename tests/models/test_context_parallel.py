@@ -7,8 +7,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models import build
-from hosim.models.gathered_attention import keys_of_chunk
+from hosim.models import build, keys_of_chunk
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 STEP = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 128, "batch": 3, "phase": "train", "fused": True}

@@ -9,7 +9,7 @@ from wholes import wholes
 
 import hosim
 from hosim.errors import InputError
-from hosim.models.config_json import READERS
+from hosim.models import READERS
 from hosim.models.unknown_parts import UNKNOWN_PARTS
 
 DECODERS = [kind for kind in FAMILIES if kind not in NOT_CAUSAL]

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import pytest
 
-from hosim.models import PRESETS, Run, build
-from hosim.models.config import RoutingDraw
-from hosim.models.families import FAMILIES
+from hosim.models import FAMILIES, PRESETS, RoutingDraw, Run, build
 
 
 class Row(NamedTuple):

@@ -12,8 +12,7 @@ from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models import build
-from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
+from hosim.models import PACKINGS, WEIGHTS, build, packed_bytes
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "context": 32}

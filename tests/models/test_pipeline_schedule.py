@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models import build
-from hosim.models.pipeline_schedule import bubble, in_flight, passes
+from hosim.models import bubble, build, in_flight, passes
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 SMALL = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "phase": "train", "link": "1 GB/s"}

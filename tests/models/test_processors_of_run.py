@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.costmodel.kernels import share_touched
+from hosim.costmodel.kernels.op_families import share_touched
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.models import build

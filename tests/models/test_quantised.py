@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hosim
-from hosim.models.quantised import packing_of
+from hosim.models import packing_of
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
 LLAMA = {"model_type": "llama", **SIZES, "vocab_size": 96}

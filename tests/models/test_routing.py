@@ -11,8 +11,8 @@ from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, route
 from hosim.files import to_text
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_routing, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
-from hosim.models import generate
-from hosim.models.routing_draw import Chosen, _draw, draw_spread
+from hosim.models import Chosen, generate
+from hosim.models.routing_draw import _draw, draw_spread
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 

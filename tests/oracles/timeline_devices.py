@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from timeline_memory import occupancy, rounds_of
 from timeline_transfers import check_bandwidth
 
-from hosim.analysis import Finding
+from hosim.analysis.verifying import Finding
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.result import Result, Spread, Timeline

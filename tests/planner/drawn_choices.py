@@ -3,8 +3,7 @@
 from hypothesis import strategies as st
 
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Problem, TensorChoice
 
 
 @st.composite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby, product
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import PlanError

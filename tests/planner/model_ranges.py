@@ -10,9 +10,7 @@ from ortools.sat.python import cp_model
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import space_of
-from hosim.planner.exact.exact_schedule import Schedule
+from hosim.planner.exact import Model, Schedule, space_of
 from hosim.planner.exact.solver_search import _read
 
 

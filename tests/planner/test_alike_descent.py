@@ -5,13 +5,8 @@ from toys import hill, machine, plateau
 
 from hosim.cache_plan import AT_START
 from hosim.engine import NEVER
-from hosim.planner import analyse
-from hosim.planner.hyperoffload.alike_descent import descend
-from hosim.planner.hyperoffload.best_choices import BestChoices
-from hosim.planner.hyperoffload.choice_moves import Changes, ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.local_moves import BestChoices, Changes, ChoiceMoves, PlanSimulator, descend
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, analyse
 
 LAYERS = 30
 

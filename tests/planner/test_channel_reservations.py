@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.hyperoffload import channel_reservations
-from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, left_rates, timelines
+from hosim.planner.hyperoffload.tensor_choices import ChannelTimeline, channel_reservations, left_rates, timelines
 
 SPAN = 60
 """Instants of the brute-force model; nothing is reserved beyond, so that all is free from there on."""

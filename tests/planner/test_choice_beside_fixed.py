@@ -7,7 +7,8 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis import static_curve, verify
+from hosim.analysis import static_curve
+from hosim.analysis.verifying import verify
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -15,7 +16,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites.in_place import updated_in_place
+from hosim.planner.rewrites import updated_in_place
 from hosim.planner.rewrites.processor_choice import _halfway
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware

@@ -5,10 +5,8 @@ from toys import graph, machine
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Problem, TensorChoice, analyse, insert
 
 
 def used_first(b: GraphBuilder) -> None:

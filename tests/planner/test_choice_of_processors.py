@@ -7,7 +7,9 @@ import pytest
 from naive_replay import NaiveReplay
 from quick_cases import one_in
 
-from hosim.analysis import bounded, static_curve, verify
+from hosim.analysis import static_curve
+from hosim.analysis.lower_bounds import bounded
+from hosim.analysis.verifying import verify
 from hosim.edits import Edits, Recompute, on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
@@ -15,8 +17,8 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites.processor_choice import _edits, groups_of
-from hosim.planner.rewrites.reorder import eager
+from hosim.planner.rewrites import eager, groups_of
+from hosim.planner.rewrites.processor_choice import _edits
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

@@ -4,15 +4,12 @@ from collections.abc import Mapping
 
 from toys import graph, machine
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
-from hosim.planner import analyse, choices_of, insert
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice, analyse, choices_of, insert
 
 
 def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> int | None:

@@ -4,9 +4,8 @@ from toys import hill, machine, plateau, told
 
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.early_returns import advance
+from hosim.planner.hyperoffload.choice_passes import advance
+from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, TensorChoice, analyse, insert
 
 
 def test_a_return_moves_ahead_as_far_as_there_is_room() -> None:

@@ -8,9 +8,7 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.hardware import Tier
-from hosim.planner import analyse, of_another, plan_cost
-from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice
-from hosim.planner.hyperoffload.evaluation import Evaluator, PlanCost
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Evaluator, PlanCost, TensorChoice, analyse, of_another, plan_cost
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:

@@ -10,11 +10,8 @@ from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import BELOW, Choices, TensorChoice
-from hosim.planner.hyperoffload.early_returns import advance
-from hosim.planner.hyperoffload.even_spreads import evenly, hardly_late, in_time, usual_bytes
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.choice_passes import advance, evenly, hardly_late, in_time, usual_bytes
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, analyse, insert
 
 
 def below(problem: Problem, choices: Choices | None) -> list[str]:

@@ -15,9 +15,7 @@ from toys import Build, graph, machine
 from hosim.cache_plan import AT_START
 from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.exact.decision_space import Space
-from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
-from hosim.planner.exact.lazy_constraints import Conflict, conflicts, forbid, need
+from hosim.planner.exact import Conflict, Schedule, Space, StoreAt, TakenAbsence, conflicts, forbid, need
 
 
 def two_activations(b: GraphBuilder) -> None:

@@ -13,10 +13,7 @@ from toys import Build, dead_in_between, graph, machine
 
 from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import space_of
-from hosim.planner.exact.lower_capacities import add_lower_capacities
-from hosim.planner.exact.serial_schedule import serial
+from hosim.planner.exact import Model, add_lower_capacities, serial, space_of
 
 
 def away_once(b: GraphBuilder) -> None:

@@ -16,14 +16,14 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
-from hosim.analysis import bounded, lower_bound_ns, verify
+from hosim.analysis.lower_bounds import bounded, lower_bound_ns
+from hosim.analysis.verifying import verify
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import solve
-from hosim.planner.exact.solver import Solution, require_solver
+from hosim.planner.exact import Solution, require_solver, solve
 from hosim.policies import policy_named, policy_names
 from hosim.study.asked import parse_choices
 

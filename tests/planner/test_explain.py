@@ -16,13 +16,24 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner import Explanation, JudgedGap, Line, analyse, explain, insert, plan
-from hosim.planner.hyperoffload import explain as verdicts
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judged_gaps import judged_gaps
-from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, Judgement
-from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
+from hosim.planner import hyperoffload as verdicts
+from hosim.planner.hyperoffload import (
+    EVERYTHING,
+    LOCAL_SEARCH,
+    RIVAL,
+    Explanation,
+    JudgedGap,
+    Judgement,
+    Line,
+    Weights,
+    explain,
+    judged_gaps,
+    plan,
+    select,
+)
+from hosim.planner.hyperoffload.judgement import SELECTION
+from hosim.planner.hyperoffload.selection import Selection, uses_gap
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
 from hosim.result import Result
 from hosim.shipped import hardware_path
 

@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 from strategies import graphs
 from toys import machine
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner import analyse, search, solve
+from hosim.planner.exact import solve
+from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload.tensor_choices import analyse
 
 pytest.importorskip("ortools")
 

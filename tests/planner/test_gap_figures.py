@@ -9,8 +9,8 @@ from toys import hill, machine, plateau, training
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner import analyse
-from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
+from hosim.planner.hyperoffload import GapFigures, gap_figures
+from hosim.planner.hyperoffload.tensor_choices import analyse
 
 
 def figures_of(graph: Graph, name: str, budget: int, *lower: str) -> list[GapFigures]:

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice, everything
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
 
 
 def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:

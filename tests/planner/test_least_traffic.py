@@ -12,12 +12,10 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import analyse, explain, insert, search
-from hosim.planner.hyperoffload.choices import BELOW, TensorChoice, everything
-from hosim.planner.hyperoffload.early_returns import account
-from hosim.planner.hyperoffload.evaluation import Evaluator
+from hosim.planner.hyperoffload import explain, search
+from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
 from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
-from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, analyse, everything, insert
 from hosim.policies import policy_named
 from hosim.result import Result
 

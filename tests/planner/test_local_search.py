@@ -5,13 +5,9 @@ from instances import instance
 from toys import hill, machine
 
 from hosim.engine import replay
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import HOME, TensorChoice, everything
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.local_search import improve
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.local_moves import PlanSimulator, improve
+from hosim.planner.hyperoffload.tensor_choices import HOME, Problem, TensorChoice, analyse, everything, insert
 
 WORK = 20_000
 

@@ -8,13 +8,11 @@ import pytest
 from instances import instance_on_streams
 from toys import machine, plateau
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload import many_starts, refinement
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice
-from hosim.planner.hyperoffload.many_starts import FEW, ManyStarts, Restarts
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload import refinement
+from hosim.planner.hyperoffload.local_moves import FEW, ManyStarts, PlanSimulator, Restarts, many_starts
+from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, analyse, insert
 from hosim.policies import policy_named
 
 BUDGET = 30

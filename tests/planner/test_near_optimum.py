@@ -15,14 +15,9 @@ from hosim.analysis import Gap  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.planner import (  # noqa: E402
-    analyse,
-    explain,
-    search,
-)
-from hosim.planner.hyperoffload import refinement  # noqa: E402
-from hosim.planner.hyperoffload.many_starts import FEW  # noqa: E402
-from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours  # noqa: E402
+from hosim.planner.hyperoffload import explain, refinement, search  # noqa: E402
+from hosim.planner.hyperoffload.local_moves import FEW  # noqa: E402
+from hosim.planner.hyperoffload.tensor_choices import analyse, with_gaps_between_neighbours  # noqa: E402
 from hosim.policies import policy_named  # noqa: E402
 
 OPTIMA = BENCH / "optima_seed_0.csv"

@@ -10,21 +10,19 @@ from quick_cases import one_in
 from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
 
-from hosim.analysis import canonical, verify
+from hosim.analysis import canonical
+from hosim.analysis.verifying import verify
 from hosim.engine import parse_budget, replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware
-from hosim.planner import Evaluation, analyse, explain, moving_ns
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.judgement import Judgement
+from hosim.planner.hyperoffload import Judgement, explain, moving_ns, pipeline
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, analyse
 from hosim.policies import policy_named
-from hosim.policies.own import rivals
-from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
+from hosim.policies.own import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns, rivals
 from hosim.schedule import freeze_runtime
-from hosim.schedule.tiers_below import starts
-from hosim.schedule.tiers_below.placement import PLACEMENTS
+from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
 
 MIB = 2**20

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
-from hosim.planner import analyse, choices_of, insert
-from hosim.planner.hyperoffload.choices import BELOW, HOME, TensorChoice, everything
-from hosim.planner.hyperoffload.ordered_returns import OrderedReturns
+from hosim.planner.hyperoffload.choice_passes import OrderedReturns
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, TensorChoice, analyse, choices_of, everything, insert
 
 
 @pytest.mark.parametrize(("budget", "ahead"), [(20, 5), (30, 4), (40, 1)])

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, renamed, told, training
 
-from hosim.analysis import lower_bound_ns, static_peak, verify
+from hosim.analysis import static_peak
+from hosim.analysis.lower_bounds import lower_bound_ns
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner import analyse, plan, search
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.choices import everything
-from hosim.planner.hyperoffload.even_spreads import evenly
-from hosim.planner.hyperoffload.judgement import SPREAD, Judgement
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Judgement, pipeline, plan, search, select
+from hosim.planner.hyperoffload.choice_passes import evenly
+from hosim.planner.hyperoffload.judgement import SPREAD
+from hosim.planner.hyperoffload.tensor_choices import analyse, everything
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""

@@ -15,13 +15,9 @@ from hosim.cache_plan import AT_START, DETACH
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choice_moves import ChoiceMoves
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, analyse, insert
 
 
 def difference(before: Choices, now: Choices) -> dict[int, TensorChoice | None]:

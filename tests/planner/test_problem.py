@@ -12,8 +12,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import analyse
-from hosim.planner.hyperoffload.problem import check_floor, unhindered
+from hosim.planner.hyperoffload.tensor_choices import analyse, check_floor, unhindered
 from hosim.policies import policy_named
 from hosim.schedule.tiers_below import fastest_tiers
 

@@ -5,8 +5,7 @@ from itertools import product
 import pytest
 from test_choice_of_processors import instance
 
-from hosim.analysis import bounds
-from hosim.analysis.processor_bound import processor_bound_ns
+from hosim.analysis.lower_bounds import homes_below, lower_bound_ns, processor_bound_ns
 from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
@@ -54,7 +53,7 @@ def pair(*, home: str | None = None, processor: str = "", **may: int):
 )
 def test_bounds_by_hand(room, given, least) -> None:
     graph, hardware = pair(**given), machine(room)
-    found = bounds.lower_bound_ns(graph, op_durations(graph, hardware), hardware, bounds.homes_below(graph, hardware))
+    found = lower_bound_ns(graph, op_durations(graph, hardware), hardware, homes_below(graph, hardware))
     assert found == least
 
 
@@ -72,7 +71,7 @@ def test_shares_by_hand() -> None:
     graph, hardware = b.build(), machine(200)
     assert processor_bound_ns(graph, op_durations(graph, hardware), hardware, {}, 200, repeats=True) == 120
     # whole ops: one on the CPU takes 150 there, none 200 on the channel
-    assert bounds.lower_bound_ns(graph, op_durations(graph, hardware), hardware) >= 150
+    assert lower_bound_ns(graph, op_durations(graph, hardware), hardware) >= 150
 
 
 def beside_all_choices(seed: int, effort: float) -> tuple[int, int] | None:
@@ -85,7 +84,7 @@ def beside_all_choices(seed: int, effort: float) -> tuple[int, int] | None:
         return None
     for choice in product(("", "ddr"), repeat=len(names)):
         fixed = on_processors(graph, list(zip(names, choice, strict=True)))
-        least = bounds.lower_bound_ns(fixed, op_durations(fixed, hardware), hardware)
+        least = lower_bound_ns(fixed, op_durations(fixed, hardware), hardware)
         try:
             result = replay(policy_named("hyperoffload").plan(fixed, hardware, effort=effort), hardware)
         except InfeasibleError:
@@ -93,7 +92,7 @@ def beside_all_choices(seed: int, effort: float) -> tuple[int, int] | None:
         if result.feasible and result.makespan_ns is not None:
             assert least <= result.makespan_ns
             best = min(best or result.makespan_ns, result.makespan_ns)
-    return None if best is None else (bounds.lower_bound_ns(graph, op_durations(graph, hardware), hardware), best)
+    return None if best is None else (lower_bound_ns(graph, op_durations(graph, hardware), hardware), best)
 
 
 @pytest.mark.parametrize("seed", [3011, 3054])
@@ -129,5 +128,5 @@ def test_experts_of_a_mixture(room: int) -> None:
     graph, budget = build("decode", given), room * 2**30
     plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     took = replay(plan, hardware, budget).makespan_ns
-    least = bounds.lower_bound_ns(graph, op_durations(graph, hardware), hardware, {}, budget)
+    least = lower_bound_ns(graph, op_durations(graph, hardware), hardware, {}, budget)
     assert least <= took <= 1.3 * least

@@ -9,7 +9,7 @@ from every_plan import best_makespan
 from quick_cases import one_in
 from test_choice_of_processors import instance
 
-from hosim.analysis import bound_of_result_ns, bounded
+from hosim.analysis.lower_bounds import bound_of_result_ns, bounded
 from hosim.cache_plan import Plan, Proof
 from hosim.costmodel import op_durations
 from hosim.edits import on_processors
@@ -17,7 +17,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
+from hosim.planner.exact import proved_bound_ns, relaxed
 from hosim.policies import policy_named
 
 pytest.importorskip("ortools")

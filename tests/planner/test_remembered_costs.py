@@ -2,10 +2,8 @@
 
 from toys import hill, machine
 
-from hosim.planner import analyse
-from hosim.planner.hyperoffload.choices import HOME, TensorChoice
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.remembered_costs import RememberedCosts
+from hosim.planner.hyperoffload.local_moves import PlanSimulator, RememberedCosts
+from hosim.planner.hyperoffload.tensor_choices import HOME, TensorChoice, analyse
 
 EARLY, LATE = TensorChoice("ddr", HOME, {1: 5}), TensorChoice("ddr", HOME, {1: 6})
 """A hill of 8 ops within 30 B: the early return takes 160 ns, the late one 170."""

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from strategies import graphs
 
 from hosim.analysis import static_curve, static_peak
-from hosim.analysis.edits_check import check_edits
+from hosim.analysis.verifying import check_edits
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.edits import Edits, permuted
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
+from hosim.planner.rewrites import eager, reorder
 from hosim.planner.rewrites import reorder as module
-from hosim.planner.rewrites.reorder import eager, reorder
 
 MACHINE = Hardware("flat", (Tier("hbm", 10**9, 10**12, "device"),), (), Compute({}))
 

@@ -10,7 +10,8 @@ from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis import canonical, static_peak, verify
+from hosim.analysis import canonical, static_peak
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Edits, Recompute, edited, is_random, is_repeatable, why_once
@@ -20,13 +21,10 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
 from hosim.io import load_hardware, make, save_hardware, save_workload
 from hosim.models import build
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.refinement import bound_ns
-from hosim.planner.rewrites import graph_rewrites
-from hosim.planner.rewrites.reorder import reorder
-from hosim.planner.rewrites.variants import promising
+from hosim.planner.hyperoffload import bound_ns, pipeline
+from hosim.planner.rewrites import graph_rewrites, promising, reorder
 from hosim.policies import policy_named
-from hosim.policies.own.rivals import RIVALS
+from hosim.policies.own import RIVALS
 from hosim.shipped import find_hardware
 from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
 

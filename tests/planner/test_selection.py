@@ -12,10 +12,8 @@ from toys import hill, machine, plateau, told, training
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, insert
 
 
 def chosen(graph: Graph, budget: int, weights: Weights = Weights(), below: tuple[str, ...] = ("ddr",)) -> dict[str, TensorChoice]:  # noqa: B008

@@ -12,8 +12,9 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.hardware import Fabric
-from hosim.planner import analyse, insert, moving_ns
+from hosim.planner.hyperoffload import moving_ns
 from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
+from hosim.planner.hyperoffload.tensor_choices import analyse, insert
 
 
 @pytest.mark.parametrize("streams", [1, 3])

@@ -4,11 +4,9 @@ from random import Random
 
 from toys import hill, machine
 
-from hosim.analysis import verify
-from hosim.planner import analyse, insert
-from hosim.planner.hyperoffload.choices import TensorChoice, everything
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.stall_moves import StallMoves
+from hosim.analysis.verifying import verify
+from hosim.planner.hyperoffload.local_moves import PlanSimulator, StallMoves
+from hosim.planner.hyperoffload.tensor_choices import TensorChoice, analyse, everything, insert
 
 
 def test_draws_are_legal_changes_of_one_tensor_and_of_several() -> None:

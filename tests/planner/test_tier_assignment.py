@@ -4,11 +4,9 @@ from dataclasses import replace
 
 from toys import hill, machine
 
-from hosim.planner import analyse
-from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.selection import select
-from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.choice_passes import assigned_tiers
+from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, TensorChoice, analyse
 
 
 def test_what_is_away_the_longest_gives_way() -> None:

@@ -12,13 +12,10 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.hardware import Channel, Tier
-from hosim.planner import Evaluation, analyse
 from hosim.planner.hyperoffload import refinement
-from hosim.planner.hyperoffload.choices import HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.evaluation import Evaluator
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.local_moves import PlanSimulator, StallSearch
 from hosim.planner.hyperoffload.refinement import _from_others, _unlike, refined
-from hosim.planner.hyperoffload.stall_search import StallSearch
+from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, Evaluation, Evaluator, TensorChoice, analyse
 
 LAYERS, BUDGET, WORK = 102, 900, 60_000
 """A hill of 204 ops: 1,020 B of activations of 10 B each, so that 12 of them have to be away at the top."""

@@ -7,9 +7,8 @@ from toys import hill, machine, training
 
 from hosim.edits import Edits
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner import analyse
-from hosim.planner.rewrites.recompute import candidates
-from hosim.planner.rewrites.variants import RECIPES, Variants, promising
+from hosim.planner.hyperoffload.tensor_choices import analyse
+from hosim.planner.rewrites import RECIPES, Variants, candidates, promising
 
 
 def variants(graph: Graph, budget: int, **more: object) -> Variants:

@@ -22,12 +22,11 @@ from hosim.expert_routing import GateDecision, Routing, gates_of, realise, route
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.models import generate
-from hosim.policies import Deciding, policy_named
-from hosim.policies.own.hybrid import as_started
+from hosim.policies import policy_named
+from hosim.policies.own import Deciding, as_started
 from hosim.result import Result
 from hosim.schedule import plan_for
-from hosim.schedule.experts import Fetch, Rule, expert_table
-from hosim.schedule.experts.expert_cache import Predictor
+from hosim.schedule.experts import Fetch, Predictor, Rule, expert_table
 from hosim.study import compare
 from hosim.study.asked import parse_choice
 

@@ -18,7 +18,7 @@ from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.policies import registry
+from hosim.policies import Parameter, policy_named, policy_names
 
 _TEXTS = {
     "placement": ("fastest", "nearest", "balanced", "by_kind", "by_kind/parameter=nvme"),
@@ -35,7 +35,7 @@ Given = Mapping[str, Any]
 World = tuple[Graph, Hardware, int, Given]
 
 
-def _value(draw: Any, name: str, parameter: registry.Parameter) -> Any:
+def _value(draw: Any, name: str, parameter: Parameter) -> Any:
     if name == "effort":
         return draw(st.sampled_from((0.0, 0.02)))
     if name == "limit":
@@ -62,7 +62,7 @@ def worlds(draw: Any, policy: str) -> World:
     machine = Hardware("drawn", tiers, channels, Compute({"bf16": 10**12}), inspect_ns=draw(st.sampled_from((0, 2))))
     if draw(st.booleans()):
         machine = sized(machine, graph, 10**4)
-    given = {name: _value(draw, name, parameter) for name, parameter in registry.policy_named(policy).settings.items()}
+    given = {name: _value(draw, name, parameter) for name, parameter in policy_named(policy).settings.items()}
     needed = max(sum(graph.tensors[t].size_bytes for t in set(op.uses)) + op.workspace_bytes for op in graph.ops)
     everything = sum(tensor.size_bytes for tensor in graph.tensors)
     return graph, machine, draw(st.integers(needed, max(needed, everything))), given
@@ -168,7 +168,7 @@ def figures(policy: str, world: World, size: int, time: int) -> Any:
     """Makespan, stalls, peak and what each channel moves, in the units of the world that this one was made of; ``None`` without a plan."""
     graph, machine, budget, given = world
     try:
-        plan = registry.policy_named(policy).plan(graph, machine, budget, **given)
+        plan = policy_named(policy).plan(graph, machine, budget, **given)
     except InfeasibleError:
         return None
     except InputError:  # values of parameters that do not go together, or what another processor would have to compute
@@ -185,7 +185,7 @@ LAWS = (other_order, other_names, other_listing, more_that_is_idle, other_bytes,
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-@pytest.mark.parametrize("policy", registry.policy_names())
+@pytest.mark.parametrize("policy", policy_names())
 def test_what_means_nothing_changes_no_figure(policy: str, law: Any) -> None:
     if policy == "optimal":
         pytest.importorskip("ortools")

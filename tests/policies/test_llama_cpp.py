@@ -12,7 +12,7 @@ from llama_layers import MIB, layers
 from typer.testing import CliRunner
 
 import hosim
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError

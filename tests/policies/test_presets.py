@@ -9,12 +9,12 @@ import pytest
 from toy_machine import MACHINE
 from typer.testing import CliRunner
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import policy_named, policy_names
-from hosim.policies.own import rivals
+from hosim.policies.own import static_rivals
 
 
 def step(states: bool) -> Graph:
@@ -69,7 +69,7 @@ def test_flexgen_searches_its_shares() -> None:
 
 @pytest.mark.parametrize("states", [False, True])
 def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(states: bool) -> None:
-    tried = [name for name, _ in rivals.static_rivals(step(states), MACHINE, 80, lambda: None, waits=False)]
+    tried = [name for name, _ in static_rivals(step(states), MACHINE, 80, lambda: None, waits=False)]
     assert ["layerwise:kinds=optimizer_state" in tried, "static_split:states=0.0" in tried] == [states] * 2
 
 

@@ -6,12 +6,11 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import STORE
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import policy_named
-from hosim.policies.own.keep_first import FetchedThenLast
-from hosim.policies.own.unified_memory import FirstArrived, MemoryBlocks
+from hosim.policies.own import FetchedThenLast, FirstArrived, MemoryBlocks
 from hosim.result import Result
 
 

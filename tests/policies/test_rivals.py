@@ -7,11 +7,10 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import Evaluation
 from hosim.planner.hyperoffload import pipeline
-from hosim.policies import policy_named
-from hosim.policies.own import hyperoffload
-from hosim.policies.own.rivals import AT_RUNTIME
+from hosim.planner.hyperoffload.tensor_choices import Evaluation
+from hosim.policies import own, policy_named
+from hosim.policies.own import AT_RUNTIME
 
 GB, BUDGET = 10**9, 95
 MACHINE = Hardware(
@@ -45,7 +44,7 @@ def three_streams() -> Graph:
 
 def test_what_fits_within_less_memory_is_found_within_more() -> None:
     """No policy's plan is legal ahead of the run here, and with seed 1 the first search ends where nothing fits."""
-    found = hyperoffload.plan(three_streams(), MACHINE, BUDGET, effort=0.0, seed=1, reorder=False, recompute=False)
+    found = own.plan(three_streams(), MACHINE, BUDGET, effort=0.0, seed=1, reorder=False, recompute=False)
     assert found.runtime is None
     assert replay(found, MACHINE, BUDGET).feasible
 
@@ -66,7 +65,7 @@ def test_the_fastest_plan_decided_while_it_runs_where_nothing_else_fits(monkeypa
     budget = BUDGET + 2  # where they differ
     plans = [policy_named(name).plan(graph, MACHINE, budget) for name in AT_RUNTIME]
     fitting = [result.makespan_ns for plan in plans if (result := replay(plan, MACHINE, budget)).feasible]
-    found = hyperoffload.plan(graph, MACHINE, budget, effort=0.0, seed=1, reorder=False, recompute=False)
+    found = own.plan(graph, MACHINE, budget, effort=0.0, seed=1, reorder=False, recompute=False)
     assert found.policy == "hyperoffload"
     assert found.runtime is not None
     assert replay(found, MACHINE, budget).makespan_ns == min(fitting) < max(fitting)

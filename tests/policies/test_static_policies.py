@@ -8,7 +8,7 @@ import pytest
 from toy_machine import GB, MACHINE
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
@@ -95,7 +95,7 @@ def test_layerwise_visits_again_in_the_backward_and_stores_what_is_written() -> 
 
 
 def test_layers_by_name_by_place_and_by_use() -> None:
-    from hosim.policies import layers_of
+    from hosim.policies.own import layers_of
 
     graph = layers("embed.weight", "model.layers.0.q.weight", "model.layers.0.k1.weight", "model.layers.1.q.weight", "head.weight")
     found = layers_of(graph, set(range(5)))
@@ -134,7 +134,7 @@ def test_layerwise_streams_a_cache_that_lives_below_with_its_layers() -> None:
 
 
 def test_layerwise_has_states_in_the_layers_of_their_parameters() -> None:
-    from hosim.policies import layers_of
+    from hosim.policies.own import layers_of
 
     b = GraphBuilder("states")
     for i in range(2):

@@ -8,7 +8,7 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.policies import policy_named

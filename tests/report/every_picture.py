@@ -13,8 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from test_pictures import compared, swept  # noqa: E402
 from timelines import everything, machine  # noqa: E402
 
-from hosim.report import Curve, change_figure, figures, recorded_figures, replay_figure  # noqa: E402
-from hosim.report.of_studies import study_figures  # noqa: E402
+from hosim.report import drawn  # noqa: E402
+from hosim.report.drawn import Curve, blank, change_figure, image, recorded_memory, replay_figure, start_errors, style  # noqa: E402
 
 KINDS = ("svg", "pdf", "png")
 
@@ -23,16 +23,16 @@ def pictures() -> Iterator[tuple[str, Figure]]:
     """Figures by name."""
     graph, result = everything()
     yield "replay", replay_figure(graph, machine(), result)
-    yield "comparison", study_figures.comparison_figure(compared()[:3], "hbm")
-    with figures.style():
-        frontier, (axes,) = figures.blank([2])
-        study_figures.frontier(axes, {"layerwise": [(20_000, 420), (40_000, 400)]}, 200)
-        sweep, (axes,) = figures.blank([2])
-        study_figures.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
-        recording, (above, below) = figures.blank([2, 2])
+    yield "comparison", drawn.comparison_figure(compared()[:3], "hbm")
+    with style():
+        frontier, (axes,) = blank([2])
+        drawn.frontier(axes, {"layerwise": [(20_000, 420), (40_000, 400)]}, 200)
+        sweep, (axes,) = blank([2])
+        drawn.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+        recording, (above, below) = blank([2, 2])
         held = np.array([1, 3, 2], np.int64) << 20
-        recorded_figures.memory(above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held})
-        recorded_figures.start_errors(below, [0, 10, 20], [0, 1, 2])
+        recorded_memory(above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held})
+        start_errors(below, [0, 10, 20], [0, 1, 2])
     yield from (("frontier", frontier), ("sweep", sweep), ("recording", recording))
     before, now = Curve([0, 4000, 8000], 20), Curve([0, 5000, 9000], 22)
     yield "change", change_figure(before, now, "hbm")
@@ -41,4 +41,4 @@ def pictures() -> Iterator[tuple[str, Figure]]:
 if __name__ == "__main__":
     for name, figure in pictures():
         for kind in KINDS:
-            print(name, kind, sha256(figures.image(figure, kind, dpi=50)).hexdigest())
+            print(name, kind, sha256(image(figure, kind, dpi=50)).hexdigest())

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
 from matplotlib.testing.exceptions import ImageComparisonFailure
 
-from hosim.report import image
+from hosim.report.drawn import image
 
 BASELINE = Path(__file__).parent / "baseline"
 TOLERANCE = 3.0

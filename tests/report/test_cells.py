@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import hosim
-from hosim.api import study_cells
+from hosim import api
 from hosim.policies import policy_of
 from hosim.report import cell
 
@@ -140,7 +140,7 @@ def test_anything_else_is_its_text() -> None:
 
 
 def test_anything_else_that_a_study_returns_is_its_text() -> None:
-    assert study_cells.cell("a < b") == "<pre>a &lt; b</pre>"
+    assert api.cell("a < b") == "<pre>a &lt; b</pre>"
     answer = hosim.fit(odd(), "toy", "layerwise", smallest="budget=50..100%:2")
     assert f"<p>{escape(str(answer))}.</p>" in answer._repr_html_()
     assert "<h4>Tried</h4>" in answer._repr_html_()

@@ -8,12 +8,10 @@ from strategies import cases, several
 from timeline_memory import rounds_of
 
 from hosim.engine import replay
-from hosim.report import memory_viz, trace
-from hosim.report.interactive import Shown, widget
-from hosim.report.timeline_curves import stacked
-from hosim.report.timeline_element import script_json
-from hosim.report.timeline_rows import of_devices, rows
-from hosim.validate.snapshot import parse_snapshot, replay_snapshot, rewind
+from hosim.report.drawn import Shown, widget
+from hosim.report.timelines import memory_viz, of_devices, rows, script_json, stacked, trace
+from hosim.validate.snapshots import parse_snapshot, replay_snapshot
+from hosim.validate.snapshots.snapshot import rewind
 
 anything = cases(12, max_streams=3, fabrics=True, roomy=None, measured=False, uneven=True)
 some = settings(max_examples=40)

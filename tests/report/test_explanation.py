@@ -10,9 +10,8 @@ from rich.console import Console, RenderableType
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import Explanation, explain, plan
-from hosim.report import explanation, summary, to_dict
-from hosim.report.explanation import lines
+from hosim.planner.hyperoffload import Explanation, explain, plan
+from hosim.report import explanation, explanation_lines, summary, to_dict
 
 NS = 10**9
 
@@ -47,7 +46,7 @@ def rows(output: str) -> list[str]:
 def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
     # 10 MB for the 40 ms of f3 and b3; f0 and f1 write a[0] and a[1] in 20 ms each;
     # the pressure is that of test_gap_figures: (0.1 + 4/15 + 23/30 + 4/15 + 0.1) / 5 and (4/15 + 23/30 + 4/15) / 3
-    output = rows(text(lines(explained), 240))
+    output = rows(text(explanation_lines(explained), 240))
     at = output.index("a[0] 9.54 MiB 3 100 ms 20.0 ms - 0.30 391 KiB s")
     assert output[at + 1 : at + 3] == ["activation: f1 > b0", "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch"]
     at = output.index("a[1] 9.54 MiB 3 60.0 ms 20.0 ms - 0.43 -")

@@ -19,8 +19,8 @@ from hosim.folded_parts import FoldedRow, folded, of_each
 from hosim.graph import Graph, GraphBuilder, Tensor
 from hosim.graph_parts import part_name
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.report.interactive import Shown, widget
-from hosim.report.transfer_table import transfers
+from hosim.report.drawn import Shown, widget
+from hosim.report.of_replays import transfers
 
 NAMES = st.sampled_from(["a", "b"]).flatmap(
     lambda whole: st.one_of(st.just(whole), st.integers(0, 30).map(lambda k: part_name(whole, str(k))), st.just(part_name(whole, "past")))

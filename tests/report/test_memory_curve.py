@@ -1,7 +1,7 @@
 """The live-memory curve as characters; levels derived by hand."""
 
 from hosim.graph import Graph, GraphBuilder
-from hosim.report.memory_curve import memory_curve
+from hosim.report.drawn import memory_curve
 
 
 def staircase(sizes):

@@ -11,11 +11,11 @@ from timelines import everything, machine, recorded, two_streams
 from hosim import GraphBuilder, Plan, Result
 from hosim.engine import replay
 from hosim.graph import Graph, Tensor
-from hosim.report import memory_viz, to_pickle
-from hosim.report.memory_viz import _FIRST_ADDRESS, LABEL, _filled, _Named
+from hosim.report.timelines import LABEL, memory_viz, to_pickle
+from hosim.report.timelines.memory_viz_pickle import _FIRST_ADDRESS, _filled, _Named
 from hosim.result import Residency, Timeline
-from hosim.validate.plain_pickle import load_plain
-from hosim.validate.snapshot import parse_snapshot, replay_snapshot, rewind
+from hosim.validate.snapshots import load_plain, parse_snapshot, replay_snapshot
+from hosim.validate.snapshots.snapshot import rewind
 
 ALLOCATORS = ("caching", "caching-expandable", "static")
 

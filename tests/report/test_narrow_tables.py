@@ -7,9 +7,7 @@ from rendered import lines, table
 from rich.cells import cell_len
 from rich.console import Group
 
-from hosim.report import open_table
-from hosim.report.fitted_columns import ColumnNeed, FittedColumns, broken, fitted, total
-from hosim.report.printed import OpenTable, WholeFigures, begins_bold
+from hosim.report.printing import ColumnNeed, FittedColumns, OpenTable, WholeFigures, begins_bold, broken, fitted, open_table, total
 
 
 def needs(*widths: int, empty: tuple[int, ...] = (), spare: tuple[int, ...] = ()) -> list[ColumnNeed]:

@@ -7,9 +7,8 @@ from browser import Scene, browse
 from test_result_pages import EVIL, beside, evil_page
 from timelines import machine, recorded, two_streams
 
-from hosim.report import lines, page, replay_page, table
-from hosim.report.page_parts import paragraph
-from hosim.report.recorded_timeline import recorded_widget
+from hosim.report import lines, page, paragraph, replay_page, table
+from hosim.report.drawn import recorded_widget
 
 US = 1000
 END = recorded(two_streams()).makespan_ns or 0

@@ -13,8 +13,7 @@ from timelines import everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan
 from hosim.engine import replay
-from hosim.report import trace
-from hosim.report.perfetto import microseconds
+from hosim.report.timelines import microseconds, trace
 from hosim.result import Timeline
 
 

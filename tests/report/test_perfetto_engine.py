@@ -11,7 +11,7 @@ import pytest
 from timelines import machine, recorded, two_streams
 
 from hosim.files import write
-from hosim.report import trace
+from hosim.report.timelines import trace
 
 QUERIES = (
     "select name, severity, value from stats where value > 0 and severity != 'info'",

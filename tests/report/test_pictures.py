@@ -13,10 +13,8 @@ from pictures import TOLERANCE, difference, is_as_stored
 from timelines import MIB, US, everything, machine, many_ops, recorded, two_streams
 
 from hosim.errors import InputError
-from hosim.report import figures, replay_figure
-from hosim.report.of_studies import study_figures
-from hosim.report.timeline_curves import sampled, stacked, thinned
-from hosim.report.timeline_rows import rows
+from hosim.report.drawn import blank, comparison_figure, frontier, image, image_kind, replay_figure, style, sweep_heat_map
+from hosim.report.timelines import rows, sampled, stacked, thinned
 from hosim.result import Result
 from hosim.timeline import steps
 
@@ -55,12 +53,12 @@ def compared() -> list[Result]:
 
 
 def test_policies(tmp_path: Path) -> None:
-    assert is_as_stored(study_figures.comparison_figure(compared(), "hbm"), "policies", tmp_path)
+    assert is_as_stored(comparison_figure(compared(), "hbm"), "policies", tmp_path)
 
 
 def test_policies_far_apart(tmp_path: Path) -> None:
     results = [replace(r, makespan_ns=None if r.makespan_ns is None else r.makespan_ns**2 // 10**5) for r in compared()]
-    assert is_as_stored(study_figures.comparison_figure(results, "hbm"), "policies_log", tmp_path)
+    assert is_as_stored(comparison_figure(results, "hbm"), "policies_log", tmp_path)
 
 
 def test_frontier(tmp_path: Path) -> None:
@@ -69,9 +67,9 @@ def test_frontier(tmp_path: Path) -> None:
         "layerwise": [(20 * MIB, 420 * US), (40 * MIB, 400 * US)],
         "lookahead:k=4": [(70 * MIB, 480 * US)],
     }
-    with figures.style():
-        figure, (axes,) = figures.blank([4.5])
-        assert study_figures.frontier(axes, curves, 200 * US) is axes
+    with style():
+        figure, (axes,) = blank([4.5])
+        assert frontier(axes, curves, 200 * US) is axes
     assert is_as_stored(figure, "frontier", tmp_path)
 
 
@@ -84,9 +82,9 @@ def swept() -> pd.DataFrame:
 
 
 def test_sweep(tmp_path: Path) -> None:
-    with figures.style():
-        figure, (axes,) = figures.blank([4.5])
-        assert study_figures.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns") is axes
+    with style():
+        figure, (axes,) = blank([4.5])
+        assert sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns") is axes
     assert is_as_stored(figure, "sweep", tmp_path)
 
 
@@ -94,19 +92,19 @@ def test_a_large_sweep_of_names_and_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         [(f"policy number {p}", k, 1.0 + p * k % 23) for p in range(13) for k in range(30)], columns=["policy", "layers", "stall_share"]
     )
-    with figures.style():
-        figure, (axes,) = figures.blank([4.5])
-        study_figures.sweep_heat_map(axes, frame, "policy", "layers", "stall_share")
+    with style():
+        figure, (axes,) = blank([4.5])
+        sweep_heat_map(axes, frame, "policy", "layers", "stall_share")
     assert is_as_stored(figure, "sweep_large", tmp_path)
 
 
 def test_a_sweep_without_the_column_or_with_two_values_in_a_cell() -> None:
-    _, (axes,) = figures.blank([2])
+    _, (axes,) = blank([2])
     frame = swept()
     with pytest.raises(InputError, match=r"no column 'speed' \(columns: bandwidth_bytes_per_s, budget_bytes, makespan_ns\)"):
-        study_figures.sweep_heat_map(axes, frame, "speed", "budget_bytes", "makespan_ns")
+        sweep_heat_map(axes, frame, "speed", "budget_bytes", "makespan_ns")
     with pytest.raises(InputError, match="one row for each"):
-        study_figures.sweep_heat_map(axes, pd.concat([frame, frame]), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+        sweep_heat_map(axes, pd.concat([frame, frame]), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
 
 
 def test_the_comparison_notices(tmp_path: Path) -> None:
@@ -115,12 +113,12 @@ def test_the_comparison_notices(tmp_path: Path) -> None:
     swapped = replace(result.timeline, stalls=tuple(replace(stall, cause="dependency", transfer=None) for stall in result.timeline.stalls))
     assert difference(replay_figure(graph, machine(), replace(result, timeline=swapped)), "everything", tmp_path) > TOLERANCE
     slower = [replace(r, makespan_ns=r.makespan_ns and r.makespan_ns * 2) for r in compared()[:3]]
-    assert difference(study_figures.comparison_figure(slower, "hbm"), "policies", tmp_path) > TOLERANCE
+    assert difference(comparison_figure(slower, "hbm"), "policies", tmp_path) > TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_the_same_picture_is_the_same_file(kind: str) -> None:
-    made = [figures.image(study_figures.comparison_figure(compared(), "hbm"), kind) for _ in range(2)]
+    made = [image(comparison_figure(compared(), "hbm"), kind) for _ in range(2)]
     assert made[0] == made[1]
 
 
@@ -150,11 +148,11 @@ def test_clip_paths_of_a_picture_are_numbered(monkeypatch: pytest.MonkeyPatch) -
             return usual(self, kind, (salt if kind == "p" else "", content))
 
         monkeypatch.setattr(RendererSVG, "_make_id", named)
-        figure, (axes,) = figures.blank([2])
+        figure, (axes,) = blank([2])
         for x in (0.2, 0.5):
             (line,) = axes.plot([0, 1], [0, 1])
             line.set_clip_path(Circle((x, 0.5), 0.2, transform=axes.transData))
-        made.append(figures.image(figure, "svg"))
+        made.append(image(figure, "svg"))
     assert made[0] == made[1]
     assert made[0].count(b'clipPath id="clip') >= 2
 
@@ -162,9 +160,9 @@ def test_clip_paths_of_a_picture_are_numbered(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_of_the_machine_change_nothing() -> None:
     import matplotlib as mpl
 
-    usual = figures.image(study_figures.comparison_figure(compared(), "hbm"))
+    usual = image(comparison_figure(compared(), "hbm"))
     with mpl.rc_context({"font.size": 20, "axes.facecolor": "red", "savefig.transparent": True}):
-        assert figures.image(study_figures.comparison_figure(compared(), "hbm")) == usual
+        assert image(comparison_figure(compared(), "hbm")) == usual
 
 
 def test_occupancy_is_the_ledgers() -> None:
@@ -212,4 +210,4 @@ def test_thinned_curves_keep_every_column_s_peak() -> None:
 @pytest.mark.parametrize("name", ["out.gif", "out", "out.png.gz"])
 def test_what_is_no_picture(name: str) -> None:
     with pytest.raises(InputError, match=r"expected a picture whose name ends in \.png, \.svg, \.pdf"):
-        figures.image_kind(Path(name))
+        image_kind(Path(name))

@@ -17,15 +17,11 @@ from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
-from hosim.report import comparison_page, page, replay_page, tables
+from hosim.report import comparison_page, html_of, page, replay_page, validation_page
 from hosim.report import page_parts as parts
-from hosim.report.figures import blank
-from hosim.report.interactive import Shown, widget
-from hosim.report.recorded_timeline import DrawnOp, recorded_widget
-from hosim.report.result_pages import html_of
-from hosim.report.timeline_element import front_coded, joined, row_limit, script_json
-from hosim.report.timeline_rows import Bar
-from hosim.report.validation_page import validation_page
+from hosim.report.drawn import DrawnOp, Shown, blank, recorded_widget, widget
+from hosim.report.of_replays import comparison, failures, replay
+from hosim.report.timelines import Bar, front_coded, joined, row_limit, script_json
 
 EVIL = "</script><script>window.stolen = 1</script><!-- & \" '"
 
@@ -37,7 +33,7 @@ def replayed() -> tuple[Plan, Result]:
 
 
 def shown(plan: Plan, result: Result) -> list[Any]:
-    return [tables.replay(plan.graph, machine(), {"parameter": 80 * MIB}, result)]
+    return [replay(plan.graph, machine(), {"parameter": 80 * MIB}, result)]
 
 
 class Elements(HTMLParser):
@@ -144,7 +140,7 @@ def evil_page() -> str:
     tensors = tuple(replace(t, name=f"{EVIL}{t.name}") for t in graph.tensors)
     named = Plan(replace(graph, name=EVIL, tensors=tensors, ops=ops), EVIL, two_streams().cache_ops)
     called = replace(result, workload=EVIL, policy=EVIL, hardware=EVIL)
-    return comparison_page(machine(), [called], [(named, called)], [tables.comparison(named.graph, machine(), {}, [called])])
+    return comparison_page(machine(), [called], [(named, called)], [comparison(named.graph, machine(), {}, [called])])
 
 
 def test_names_are_text_in_the_page() -> None:
@@ -158,7 +154,7 @@ def test_names_are_text_in_the_page() -> None:
 def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     _, result = everything()
     failed = replace(result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None)
-    text = comparison_page(machine(), [failed], [], [tables.failures([failed])])
+    text = comparison_page(machine(), [failed], [], [failures([failed])])
     assert "out of memory: no room" in text
     assert "<script" not in text
     assert Elements(page("t", [text])).names.count("img") == 1
@@ -247,7 +243,7 @@ def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
     span = {"cause": "late <launch>", "ops": [[0, 1]], "calls": [], "off_ns": 5, "names": ["f"], "start_ns": 0, "end_ns": 900}
     data |= {"errors": {"rest_explained": False, "rest": None}, "reasons": [span]}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hosim.report.validation_page.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
+        patched.setattr("hosim.report.page_of_validation.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
         text = validation_page(data, [], None)
     body = text[text.index("</h1>") :]
     assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')

@@ -14,8 +14,9 @@ from rich.text import Text
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.models import ListedModel
-from hosim.report import open_table, tables
+from hosim.report import of_replays
 from hosim.report.listed import machine, machines, models, policies, workload, workloads
+from hosim.report.printing import open_table
 from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
 
 GIB, MS = 1 << 30, 10**6
@@ -100,7 +101,7 @@ POLICIES = [
 
 
 def test_a_comparison() -> None:
-    assert lines(tables.comparison(toy(), MACHINE, HELD, COMPARED)) == table("""
+    assert lines(of_replays.comparison(toy(), MACHINE, HELD, COMPARED)) == table("""
         ╭──────────────────────────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors                               │
         │ durations     times as given for all 4 ops                           │
@@ -147,7 +148,7 @@ def test_a_comparison() -> None:
 
 
 def test_a_replay_of_two_streams() -> None:
-    assert lines(tables.replay(toy(), MACHINE, HELD, STREAMED)) == table("""
+    assert lines(of_replays.replay(toy(), MACHINE, HELD, STREAMED)) == table("""
         ╭──────────────────────────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors                               │
         │ durations     times as given for all 4 ops                           │
@@ -278,7 +279,7 @@ def test_figures_that_are_missing() -> None:
     bare = result("bare", 540 * MS, lower_bound_ns=None, stall_ns={}, peak_bytes={}, peak_at_ns={}, peak_breakdown={"hbm": {"input": 5}})
     late = result("late", 7 * MS, feasible=False, error="too late", lower_bound_ns=3)
     endless = result("endless", None, feasible=True, error=None, lower_bound_ns=None)
-    assert lines(tables.timing([bare, late, endless], MACHINE)) == table("""
+    assert lines(of_replays.timing([bare, late, endless], MACHINE)) == table("""
         Time
                                 above  dependency  transfer  capacity  runtime  peak      of
          policy       makespan  bound       stall     stall     stall    stall   hbm  budget
@@ -287,18 +288,18 @@ def test_figures_that_are_missing() -> None:
          late     does not fit      -           -         -         -        -     -       -
          endless  does not fit      -           -         -         -        -     -       -
     """)
-    assert tables.verdict([bare, late, endless]) == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
-    assert tables.verdict([late, endless]) == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
-    assert tables.verdict([late], 13 << 30) == "Nothing fits within 12.0 GiB, whatever the policy: one op alone needs 13.0 GiB."
-    assert tables.least_bound([bare, late, endless]) is None
-    assert tables.least_bound([late, result("a", MS), result("b", MS, 3)]) == 407 * MS
-    assert lines(tables.peaks([bare], MACHINE)) == table("""
+    assert of_replays.verdict([bare, late, endless]) == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
+    assert of_replays.verdict([late, endless]) == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
+    assert of_replays.verdict([late], 13 << 30) == "Nothing fits within 12.0 GiB, whatever the policy: one op alone needs 13.0 GiB."
+    assert of_replays.least_bound([bare, late, endless]) is None
+    assert of_replays.least_bound([late, result("a", MS), result("b", MS, 3)]) == 407 * MS
+    assert lines(of_replays.peaks([bare], MACHINE)) == table("""
         Peak by kind of tensor
          policy  tier  peak  reached at  input
          ─────────────────────────────────────
          bare    hbm    0 B        0 ns    5 B
     """)
-    assert lines(tables.header(toy(), MACHINE, 3, {})) == table("""
+    assert lines(of_replays.header(toy(), MACHINE, 3, {})) == table("""
         ╭─────────────────────────────────────────────────╮
         │ workload      toy[1]: 4 ops, 4 tensors          │
         │ durations     times as given for all 4 ops      │
@@ -307,7 +308,7 @@ def test_figures_that_are_missing() -> None:
         │ budget        3 B of hbm                        │
         ╰─────────────────────────────────────────────────╯
     """)
-    for nothing in (tables.failures([bare]), tables.allocators([bare])):
+    for nothing in (of_replays.failures([bare]), of_replays.allocators([bare])):
         assert isinstance(nothing, Text)
         assert (nothing.plain, nothing.end) == ("", "")
 
@@ -315,19 +316,19 @@ def test_figures_that_are_missing() -> None:
 def test_colours_of_policies() -> None:
     """The fastest are green if there is something to compare; what does not fit is red."""
     slow, fast, none = result("slow", 2 * MS), result("fast", MS), result("none", None)
-    assert styles(tables.timing([slow, fast, none, fast], MACHINE)) == [None, "green", "red", "green"]
-    assert styles(tables.timing([fast], MACHINE)) == [None]
-    assert styles(tables.timing([fast, none], MACHINE)) == ["green", "red"]
-    shown = tables.comparison(toy(), MACHINE, HELD, [fast])
+    assert styles(of_replays.timing([slow, fast, none, fast], MACHINE)) == [None, "green", "red", "green"]
+    assert styles(of_replays.timing([fast], MACHINE)) == [None]
+    assert styles(of_replays.timing([fast, none], MACHINE)) == ["green", "red"]
+    shown = of_replays.comparison(toy(), MACHINE, HELD, [fast])
     assert isinstance(shown, Group)
     assert isinstance(shown.renderables[-1], Text)
     assert shown.renderables[-1].style == "bold"
-    assert tables.effort([fast]).style == "dim"
-    failed = tables.failures([none])
+    assert of_replays.effort([fast]).style == "dim"
+    failed = of_replays.failures([none])
     assert isinstance(failed, Text)
     assert (failed.plain, failed.style) == ("none does not fit: none has no room\n", "red")
     same = [replace(none, policy=name, error="too little") for name in ("a", "b", "c")]
-    assert tables.failures([*same, none]).plain == "a, b and c do not fit: too little\nnone does not fit: none has no room\n"  # type: ignore[attr-defined]
+    assert of_replays.failures([*same, none]).plain == "a, b and c do not fit: too little\nnone does not fit: none has no room\n"  # type: ignore[attr-defined]
 
 
 def test_columns_of_a_table() -> None:
@@ -338,7 +339,7 @@ def test_columns_of_a_table() -> None:
 
 
 def test_drain_has_a_column_if_there_is_any() -> None:
-    shown = tables.timing([result("g10", 540 * MS, drain_ns=7 * MS), result("manual", 540 * MS), result("on_demand", None)], MACHINE)
+    shown = of_replays.timing([result("g10", 540 * MS, drain_ns=7 * MS), result("manual", 540 * MS), result("on_demand", None)], MACHINE)
     headers = [str(column.header) for column in shown.columns]
     assert headers[6:8] == ["runtime\nstall", "drain"]
     assert [str(cell) for cell in shown.columns[7].cells] == ["7.00 ms", "-", "-"]
@@ -346,26 +347,26 @@ def test_drain_has_a_column_if_there_is_any() -> None:
 
 
 def test_a_replay_alone_names_no_time_of_planning() -> None:
-    assert tables.effort([result("manual", 540 * MS, planning_s=0.0)]).plain == "Replay took 67.0 ms.\n"
+    assert of_replays.effort([result("manual", 540 * MS, planning_s=0.0)]).plain == "Replay took 67.0 ms.\n"
 
 
 def test_three_policies_are_listed_with_commas() -> None:
     failing = [result(name, None) for name in "abc"]
-    assert tables.verdict([result("fast", MS), *failing]).endswith("; a, b and c do not fit.")
+    assert of_replays.verdict([result("fast", MS), *failing]).endswith("; a, b and c do not fit.")
 
 
 def test_percentages_and_multiples() -> None:
     cases = [(99, 100), (991, 1000), (9999, 10**4), (1005, 1000), (994, 10**4), (995, 10**4), (1, 1000), (999, 10**6), (1, 0)]
-    assert [tables.percent(*case) for case in cases] == ["99 %", ">99 %", ">99 %", "100 %", "9.9 %", "10 %", "0.1 %", "<0.1 %", "0 %"]
-    assert [tables.above(value, 100) for value in (199, 200, 205)] == ["+99 %", "2.00x", "2.05x"]
-    assert (tables.above(5, 0), tables.time_or_nothing(0), tables.time_or_nothing(None), tables.time_or_nothing(1)) == (
+    assert [of_replays.percent(*case) for case in cases] == ["99 %", ">99 %", ">99 %", "100 %", "9.9 %", "10 %", "0.1 %", "<0.1 %", "0 %"]
+    assert [of_replays.above(value, 100) for value in (199, 200, 205)] == ["+99 %", "2.00x", "2.05x"]
+    assert (of_replays.above(5, 0), of_replays.time_or_nothing(0), of_replays.time_or_nothing(None), of_replays.time_or_nothing(1)) == (
         "-",
         "-",
         "-",
         "1 ns",
     )
-    assert tables.ordered({"x", "workspace", "buffer", "a"}) == ["buffer", "workspace", "a", "x"]
-    assert tables.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == ["buffer", "workspace"]
+    assert of_replays.ordered({"x", "workspace", "buffer", "a"}) == ["buffer", "workspace", "a", "x"]
+    assert of_replays.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == ["buffer", "workspace"]
 
 
 def test_columns_of_machines() -> None:
@@ -392,18 +393,18 @@ def test_how_sure_a_makespan_is() -> None:
     fast = result("fast", 500 * MS, makespan_low_ns=450 * MS, makespan_high_ns=550 * MS)
     near = result("near", 510 * MS, makespan_low_ns=455 * MS, makespan_high_ns=572 * MS)
     far = result("far", 551 * MS, makespan_low_ns=500 * MS, makespan_high_ns=600 * MS)
-    assert lines(tables.intervals([fast])) == table("90 % interval of the makespan: 450 ms to 550 ms.")
-    assert lines(tables.intervals([fast, near, result("late", None)])) == table(
+    assert lines(of_replays.intervals([fast])) == table("90 % interval of the makespan: 450 ms to 550 ms.")
+    assert lines(of_replays.intervals([fast, near, result("late", None)])) == table(
         "90 % interval of the makespan: fast 450 ms to 550 ms, near 455 ms to 572 ms."
     )
-    assert not tables.intervals([sure]).plain
-    assert tables.verdict([fast, far, near]).endswith(
+    assert not of_replays.intervals([sure]).plain
+    assert of_replays.verdict([fast, far, near]).endswith(
         "; far takes 1.10x as long, near takes 1.02x as long. fast and near differ by 2.0 %, which is less than the 10 % by which op"
         " times may make them longer: hosim cannot say which of them is faster on the real machine; measured op times would tell."
     )
     for compared in ([fast, far], [fast], [sure, near], [fast, result("as fast", 500 * MS)]):
-        assert "certain" not in tables.verdict(compared)
-    for shown in (tables.comparison(toy(), MACHINE, HELD, [fast, near]), tables.replay(toy(), MACHINE, HELD, fast)):
+        assert "certain" not in of_replays.verdict(compared)
+    for shown in (of_replays.comparison(toy(), MACHINE, HELD, [fast, near]), of_replays.replay(toy(), MACHINE, HELD, fast)):
         assert any(line.startswith("90 % interval of the makespan: ") for line in lines(shown))
 
 
@@ -415,7 +416,7 @@ def test_columns_of_models() -> None:
 
 def test_an_optimum_that_is_not_proved_says_so() -> None:
     proved, open_, other = result("optimal", 409 * MS), result("optimal:limit=3", 410 * MS), result("hyperoffload", 411 * MS)
-    assert lines(tables.unproved([proved, open_, other, result("optimal:seed=1", None)])) == [
+    assert lines(of_replays.unproved([proved, open_, other, result("optimal:seed=1", None)])) == [
         "optimal:limit=3 is not proved to be the optimum: there may be plans that take 409 ms or more."
     ]
-    assert not tables.unproved([proved, other]).plain
+    assert not of_replays.unproved([proved, other]).plain

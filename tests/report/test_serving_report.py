@@ -11,11 +11,10 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import load_hardware
-from hosim.report import image
-from hosim.report.serving import serving_figure, serving_trace
-from hosim.report.serving.serving_figures import curves
-from hosim.report.serving.serving_timeline import serving_widget
-from hosim.serving import EngineLimits, kv_setup, latency_limits, serve_requests
+from hosim.report.drawn import image
+from hosim.report.serving import curves, serving_figure, serving_trace, serving_widget
+from hosim.serving import EngineLimits, latency_limits, serve_requests
+from hosim.serving.blocks import kv_setup
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 

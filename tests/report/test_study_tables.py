@@ -12,8 +12,9 @@ from rendered import lines, table
 from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
+from hosim.report import of_studies
 from hosim.report.listed import devices
-from hosim.report.of_studies import predictions, reasons, robustness, studies, to_dict
+from hosim.report.of_studies import predictions, reasons, robustness, to_dict
 from hosim.result import DeviceFigures, Result, Spread
 from hosim.study import Mispredictions
 
@@ -35,7 +36,7 @@ def test_a_sweep() -> None:
     still = {"dependency_stall_ns": 0, "transfer_stall_ns": 0}
     rows = [point(3), point(2, policy="g10", budget_bytes=11 << 30, **still), refused(5, "too [small]")]
     rows += [refused(7, "too [small]", budget_bytes=None), refused(4, "other")]
-    assert lines(studies.sweep(rows, ["channels.h2d.bandwidth"], MACHINE)) == table("""
+    assert lines(of_studies.sweep(rows, ["channels.h2d.bandwidth"], MACHINE)) == table("""
         Sweep
          channels.
          h2d.                                                              peak
@@ -52,7 +53,7 @@ def test_a_sweep() -> None:
 
 
 def test_a_sweep_with_one_policy_has_no_column_for_it() -> None:
-    assert lines(studies.sweep([point(3, cut=2), point(2, cut=1_500)], ["cut"], MACHINE)) == table("""
+    assert lines(of_studies.sweep([point(3, cut=2), point(2, cut=1_500)], ["cut"], MACHINE)) == table("""
         Sweep
                                                            peak
          cut      budget  makespan  slowdown   stalls       hbm
@@ -69,7 +70,7 @@ def test_a_frontier() -> None:
         return {"budget_bytes": i << 30, "feasible": fits, "pareto": best} | figures
 
     rows = [row(2, 1, fits=False), row(3, 0, best=True), row(5, 7)]
-    assert lines(studies.frontier(rows, MACHINE, "the verdict")) == table("""
+    assert lines(of_studies.frontier(rows, MACHINE, "the verdict")) == table("""
         Peak memory against makespan (all resident 2.00 ms)
                        peak                                  on the
            budget       hbm      makespan  slowdown  stalls   curve
@@ -92,19 +93,22 @@ def styles(shown: Any) -> list[str | None]:
 
 def test_colours_say_what_is_best_and_what_does_not_fit() -> None:
     rows = [point(3), point(2), refused(5, "too small"), point(2)]
-    assert styles(studies.sweep(rows, [], MACHINE)) == [None, "green", "red", "green"]
+    assert styles(of_studies.sweep(rows, [], MACHINE)) == [None, "green", "red", "green"]
     on_curve = [row | {"pareto": i < 2} for i, row in enumerate((refused(1, "no"), point(2), point(3)))]
-    assert styles(studies.frontier(on_curve, MACHINE, "the verdict")) == ["red", "green", None]
-    both = studies.fit([tried(1, True, 1.0, 5, ""), tried(2, False, 2.0, 9, "slow")], "found", True)
+    assert styles(of_studies.frontier(on_curve, MACHINE, "the verdict")) == ["red", "green", None]
+    both = of_studies.fit([tried(1, True, 1.0, 5, ""), tried(2, False, 2.0, 9, "slow")], "found", True)
     assert styles(both) == ["green", None]
-    assert [studies.fit([tried(1, True, 1.0, 5, "")], "v", found).renderables[1].style for found in (True, False)] == ["bold", "bold red"]  # type: ignore[attr-defined]
-    assert (studies.errors(rows).style, studies.errors(rows).plain) == ("red", "too small\n")
-    assert studies.errors([]).plain == ""
+    assert [of_studies.fit([tried(1, True, 1.0, 5, "")], "v", found).renderables[1].style for found in (True, False)] == [
+        "bold",
+        "bold red",
+    ]  # type: ignore[attr-defined]
+    assert (of_studies.errors(rows).style, of_studies.errors(rows).plain) == ("red", "too small\n")
+    assert of_studies.errors([]).plain == ""
 
 
 def test_a_fit() -> None:
     rows = [tried(2000, True, 1.0456, 3 * 10**6, ""), tried(3000, False, None, None, "w" * 61), tried(4000, False, 2.5, 10**6, "[x]" * 20)]
-    assert lines(studies.fit(rows, "found", True)) == table("""
+    assert lines(of_studies.fit(rows, "found", True)) == table("""
         Tried
          a.b         within
          and 1 more  limits  makespan  slowdown  why not
@@ -114,7 +118,7 @@ def test_a_fit() -> None:
          4,000           no   1.00 ms     2.50x  [x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x][x]
         found.
     """)
-    assert lines(studies.fit([tried(2 << 20, False, None, None, "no", "budget_bytes")], "none", False))[1:] == table("""
+    assert lines(of_studies.fit([tried(2 << 20, False, None, None, "no", "budget_bytes")], "none", False))[1:] == table("""
                        within
          budget_bytes  limits  makespan  slowdown  why not
          ─────────────────────────────────────────────────
@@ -136,7 +140,7 @@ def test_the_blame() -> None:
     rows = [{"op": "f", "start_ns": 1_000, "stall_ns": 23_000} | transfer, {"op": "g", "start_ns": 2_000, "stall_ns": 13_000} | room]
     rows.append({"op": "", "start_ns": 3_000, "stall_ns": 4_000} | room | {"cause": "drain", "processor": "ddr"})
     causes = {("transfer", "h2d"): 33_000, ("capacity", ""): 17_000}
-    assert lines(studies.blame(rows, 1234, causes, ["price a", "price b"], "verdict")) == table("""
+    assert lines(of_studies.blame(rows, 1234, causes, ["price a", "price b"], "verdict")) == table("""
         Stalls (the longest 3 of 1,234)
                                                        queued
          before          at    stall  waits for   on   behind  prevented by
@@ -153,7 +157,7 @@ def test_the_blame() -> None:
         price b
         verdict.
     """)
-    assert lines(studies.blame([], 0, {}, ["price"], "nothing waits")) == ["price", "nothing waits."]
+    assert lines(of_studies.blame([], 0, {}, ["price"], "nothing waits")) == ["price", "nothing waits."]
 
 
 TENSORS = [
@@ -169,7 +173,7 @@ def test_a_diff() -> None:
         {"figure": "policy", "a": "x", "b": None, "change": None},
     ]
     ops = [{"op": "f", "cache_ops_a": "store u, store v", "cache_ops_b": "store v, detach w"}]
-    assert lines(studies.diff(figures, TENSORS, ops, "different", ("a[1]", "b"), 3)) == table("""
+    assert lines(of_studies.diff(figures, TENSORS, ops, "different", ("a[1]", "b"), 3)) == table("""
         Figures
          figure        a[1]         b    change
          ──────────────────────────────────────
@@ -193,7 +197,7 @@ def test_a_diff() -> None:
 
 def test_a_diff_cut_at_the_top() -> None:
     figures = [{"figure": name, "a": i, "b": i + 1, "change": 1} for i, name in enumerate(("stores", "detaches"))]
-    assert lines(studies.diff(figures, TENSORS, [], "different", ("a", "b"), 1)) == table("""
+    assert lines(of_studies.diff(figures, TENSORS, [], "different", ("a", "b"), 1)) == table("""
         Figures (the first 1 of 2)
          figure  a  b  change
          ────────────────────
@@ -218,7 +222,7 @@ def test_a_diff_of_parts() -> None:
     tensors = [row("w[4]", 3, (10, 20)), row("v[1]", 3, (1, 2)), row("w[7]", 1, (3, 4)), row("w[0]", 3, (20, 50)), row("v[2]", 3, (1, 2))]
     ops = [{"op": "f", "cache_ops_a": "detach w[0], prefetch w[4], store v[1], prefetch w[0], store v[2], detach x", "cache_ops_b": None}]
     parts = {f"w[{k}]": Tensor(f"w[{k}]", 1 << 20, "expert", of="w") for k in range(8)}
-    assert lines(studies.diff([], tensors, ops, "different", ("a", "b"), 3, parts)) == table("""
+    assert lines(of_studies.diff([], tensors, ops, "different", ("a", "b"), 3, parts)) == table("""
         Tensors (the first 3 of 4). Of several parts: bytes and counts in all, times on average.
                                                  moved     moved  resident  resident
          tensor             kind        size         a         b         a         b
@@ -343,7 +347,7 @@ def test_devices_of_which_none_fits_and_nothing_is_held() -> None:
 def test_a_diff_of_places_alone_shows_them() -> None:
     """No short column differs: then the long ones are shown."""
     tensors = [{"tensor": "w", "kind": "parameter", "size_bytes": 1 << 20, "cache_ops_a": "q", "cache_ops_b": "r"}]
-    assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
+    assert lines(of_studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
         Tensors
                                       cache ops  cache ops
          tensor  kind           size  a          b
@@ -367,7 +371,7 @@ def test_cache_ops_that_both_sides_begin_with_hide_no_difference() -> None:
         },
         {"tensor": "v", "prefetches_a": 1, "prefetches_b": 0, "cache_ops_a": many, "cache_ops_b": None},
     ]
-    assert lines(studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
+    assert lines(of_studies.diff([], tensors, [], "different", ("a", "b"), 3)) == table("""
         Tensors
                  prefetches  prefetches  cache ops                                                     cache ops
          tensor  a                    b  a                                                             b
@@ -376,12 +380,12 @@ def test_cache_ops_that_both_sides_begin_with_hide_no_difference() -> None:
          v       1                    0  detach after g0, detach after g1, detach after g2 and 2 more  -
         different.
     """)
-    assert "cache ops" not in "".join(lines(studies.diff([], tensors[1:], [], "different", ("a", "b"), 3)))
+    assert "cache ops" not in "".join(lines(of_studies.diff([], tensors[1:], [], "different", ("a", "b"), 3)))
 
 
 def test_ops_that_differ_in_what_no_table_shows_show_everything() -> None:
     ops = [{"op": "f", "cache_ops_a": None, "cache_ops_b": None, "took_ns_a": 5, "took_ns_b": 6}]
-    assert lines(studies.diff([], [], ops, "different", ("a", "b"), 3))[-2].split() == ["f", "5", "ns", "6", "ns", "-", "-"]
+    assert lines(of_studies.diff([], [], ops, "different", ("a", "b"), 3))[-2].split() == ["f", "5", "ns", "6", "ns", "-", "-"]
 
 
 def test_a_listing() -> None:
@@ -390,22 +394,22 @@ def test_a_listing() -> None:
         {"op_name": None},
     ]
     columns = ("op_name", "peak_bytes", "rate_bytes_per_s", "time_ns", "count", "fits")
-    assert lines(studies.listing("Found", rows, columns)) == table("""
+    assert lines(of_studies.listing("Found", rows, columns)) == table("""
         Found
          op name      peak       rate     time  count  fits
          ──────────────────────────────────────────────────
          f[0]     2.00 KiB  1.00 GB/s  1.50 us  1,234  True
          -               -          -        -      -     -
     """)
-    shown = studies.listing("Found", rows, columns, left=2)
+    shown = of_studies.listing("Found", rows, columns, left=2)
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 4
-    assert [studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == ["-", "0 B", "1.5", "[red]x"]
+    assert [of_studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == ["-", "0 B", "1.5", "[red]x"]
 
 
 def test_only_the_last_column_of_a_blame_folds() -> None:
     row = {"op": "g", "start_ns": 2_000, "stall_ns": 13_000, "tensor": None, "cause": "capacity", "occupied_ns": 0}
     row |= {"channel": None, "processor": None}
-    shown = studies.blame([row | {"prevented_by": "x"}], 1, {}, [], "v")
+    shown = of_studies.blame([row | {"prevented_by": "x"}], 1, {}, [], "v")
     first = shown.renderables[0]  # type: ignore[attr-defined]
     assert [column.no_wrap for column in first.columns] == [True] * 6 + [False]
     assert [column.justify for column in first.columns] == ["left"] + ["right"] * 5 + ["left"]

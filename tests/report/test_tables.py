@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.report import tables
+from hosim.report import of_replays
 from hosim.report.listed import machine, machines, workload, workloads
 from hosim.result import ChannelFigures, Result, StreamFigures
 
@@ -72,35 +72,35 @@ def row(output: str, start: str) -> str:
 
 
 def test_a_row_has_every_figure_of_its_result(graph: Graph, hardware: Hardware) -> None:
-    output = text(tables.timing([result("layerwise", 540 * MS)], hardware))
+    output = text(of_replays.timing([result("layerwise", 540 * MS)], hardware))
     assert row(output, "layerwise") == "layerwise 540 ms +35 % - 123 ms 12.3 ms 3.00 ms 11.0 GiB 92 %"
 
 
 def test_the_slowdown_against_everything_resident_stands_beside_the_bound(hardware: Hardware) -> None:
     found = [replace(result("layerwise", 540 * MS), ideal_ns=500 * MS), replace(result("resident", 1200 * MS), ideal_ns=500 * MS)]
-    output = text(tables.timing(found, hardware))
+    output = text(of_replays.timing(found, hardware))
     assert "Time (lower bound 400 ms, all resident 500 ms)" in output
     assert row(output, "layerwise").startswith("layerwise 540 ms +35 % 1.080x -")
     assert row(output, "resident").startswith("resident 1.20 s 3.00x 2.40x -")
 
 
 def test_the_verdict_where_the_fastest_takes_no_time() -> None:
-    said = tables.verdict([result("resident", 0), result("on_demand", 20_000)])
+    said = of_replays.verdict([result("resident", 0), result("on_demand", 20_000)])
     assert said.startswith("resident is fastest within 12.0 GiB: 0 ns")
     assert "on_demand takes 20.0 us" in said
 
 
 def test_channels_that_moved_something_are_shown_and_no_others() -> None:
     """Transfers wait for 10 ms together: in 540 ms that is less than a twentieth of a transfer at each time, and in 4 ms it is 2.5."""
-    output = text(tables.channels([result("layerwise", 540 * MS)]))
+    output = text(of_replays.channels([result("layerwise", 540 * MS)]))
     assert row(output, "layerwise") == "layerwise h2d 1,234 15.0 GiB 44 % 75 % 75.0 ms <0.1 -"
-    assert row(text(tables.channels([result("layerwise", 4 * MS)])), "layerwise").endswith("75.0 ms 2.5 -")
+    assert row(text(of_replays.channels([result("layerwise", 4 * MS)])), "layerwise").endswith("75.0 ms 2.5 -")
     assert "d2h" not in output
-    assert text(tables.channels([replace(result("resident", MS), channels={})])).strip() == "Channels: nothing moved."
+    assert text(of_replays.channels([replace(result("resident", MS), channels={})])).strip() == "Channels: nothing moved."
 
 
 def test_the_peak_is_divided_by_kind_in_the_order_of_the_kinds(hardware: Hardware) -> None:
-    output = text(tables.peaks([result("layerwise", 540 * MS)], hardware))
+    output = text(of_replays.peaks([result("layerwise", 540 * MS)], hardware))
     assert row(output, "policy") == "policy tier peak reached at parameter activation workspace"
     assert row(output, "layerwise") == "layerwise hbm 11.0 GiB 40.0 ms 10.0 GiB 1.00 GiB 4.00 KiB"
 
@@ -111,7 +111,7 @@ def test_the_whole_comparison_fits_a_hundred_columns_without_cutting_a_word(grap
         result("on_demand", 999 * MS),
         result("lookahead:k=4", 540 * MS),
     ]
-    output = text(tables.comparison(graph, hardware, {"parameter": 15 * GIB, "activation": GIB}, results))
+    output = text(of_replays.comparison(graph, hardware, {"parameter": 15 * GIB, "activation": GIB}, results))
     assert max(len(line) for line in output.splitlines()) <= 100
     assert "…" not in output
     assert "1 op, 2 tensors" in output
@@ -122,21 +122,21 @@ def test_the_whole_comparison_fits_a_hundred_columns_without_cutting_a_word(grap
 
 def test_the_verdict_names_the_fastest_the_slower_and_those_that_do_not_fit() -> None:
     failing = result("resident", None, "out of memory")
-    sentence = tables.verdict([failing, result("on_demand", 1080 * MS), result("layerwise", 540 * MS)])
+    sentence = of_replays.verdict([failing, result("on_demand", 1080 * MS), result("layerwise", 540 * MS)])
     assert sentence == (
         "layerwise is fastest within 12.0 GiB: 540 ms, 35 % above the lower bound; on_demand takes 2.00x as long; resident does not fit."
     )
     assert (
-        tables.verdict([result("a", 900 * MS), result("b", 900 * MS)])
+        of_replays.verdict([result("a", 900 * MS), result("b", 900 * MS)])
         == "a and b are fastest within 12.0 GiB: 900 ms, 2.25x the lower bound."
     )
-    assert tables.verdict([result("a", 400 * MS)]) == "a is fastest within 12.0 GiB: 400 ms, which is the lower bound."
-    assert tables.verdict([failing]).startswith("Nothing fits within 12.0 GiB")
+    assert of_replays.verdict([result("a", 400 * MS)]) == "a is fastest within 12.0 GiB: 400 ms, which is the lower bound."
+    assert of_replays.verdict([failing]).startswith("Nothing fits within 12.0 GiB")
 
 
 def test_every_row_is_held_against_the_bound_of_the_best_start(hardware: Hardware) -> None:
     streamed = replace(result("layerwise", 540 * MS), lower_bound_ns=540 * MS)
-    output = text(tables.timing([result("resident", 400 * MS), streamed], hardware))
+    output = text(of_replays.timing([result("resident", 400 * MS), streamed], hardware))
     assert "Time (lower bound 400 ms)" in output
     assert row(output, "resident").startswith("resident 400 ms +0 %")
     assert row(output, "layerwise").startswith("layerwise 540 ms +35 %")
@@ -144,14 +144,14 @@ def test_every_row_is_held_against_the_bound_of_the_best_start(hardware: Hardwar
 
 def test_names_are_text_and_never_markup(graph: Graph, hardware: Hardware) -> None:
     odd = replace(graph, name="model[bold]x[/bold]")
-    assert "model[bold]x[/bold]" in text(tables.header(odd, hardware, GIB, {"parameter": 1}))
-    assert row(text(tables.timing([result("p[red]", MS)], hardware)), "p[red]")
+    assert "model[bold]x[/bold]" in text(of_replays.header(odd, hardware, GIB, {"parameter": 1}))
+    assert row(text(of_replays.timing([result("p[red]", MS)], hardware)), "p[red]")
 
 
 def test_a_replay_with_several_streams_shows_each(graph: Graph, hardware: Hardware) -> None:
     stalls = {"dependency": 5 * MS, "transfer": 0, "capacity": 0, "runtime": 0}
     both = replace(result("manual", 540 * MS), streams={"compute": StreamFigures(1, stalls, 2), "comm": StreamFigures(MS, stalls, 2 * MS)})
-    output = text(tables.replay(graph, hardware, {"parameter": 40}, both))
+    output = text(of_replays.replay(graph, hardware, {"parameter": 40}, both))
     assert row(output, "comm") == "comm 1.00 ms 5.00 ms - - - 2.00 ms"
     assert "ddr 15.0 GiB 0 ns 15.0 GiB" in " ".join(output.split())
 

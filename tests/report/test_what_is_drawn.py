@@ -17,8 +17,8 @@ from matplotlib.text import Text
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim.errors import InputError
-from hosim.report import Curve, change_figure, figures, recorded_figures, replay_figures
-from hosim.report.of_studies import study_figures
+from hosim.report import drawn as figures
+from hosim.report.drawn import Curve, change_figure, recorded_memory, replay_figures, start_errors, study_figures
 from hosim.result import Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"
@@ -55,12 +55,12 @@ def lines(axes: Axes) -> list[tuple[str, str, float, str]]:
 
 def test_errors_of_starts() -> None:
     axes = axes_of()
-    assert recorded_figures.start_errors(axes, [2_000_000, 5_000_000], [-3_000, 1_500]) is axes
+    assert start_errors(axes, [2_000_000, 5_000_000], [-3_000, 1_500]) is axes
     zero, points = axes.get_lines()
     assert list(zero.get_ydata()) == [0, 0]
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([2, 5], [-3, 1.5])
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("recorded start, ms", "simulated less recorded start, us")
-    empty = recorded_figures.start_errors(axes_of(), [], [])
+    empty = start_errors(axes_of(), [], [])
     assert (empty.get_xlabel(), empty.get_ylabel()) == ("recorded start, ns", "simulated less recorded start, ns")
 
 
@@ -68,7 +68,7 @@ def test_curves_of_recorded_memory() -> None:
     axes = axes_of()
     held = np.array([1, 3, 2], np.int64) << 30
     curves = {"recorded": held, "none": None, "replayed": 2 * held, "reserved": 3 * held, "also reserved": 4 * held}
-    assert recorded_figures.memory(axes, np.array([5, 7, 11], np.int64) * 1000, curves) is axes
+    assert recorded_memory(axes, np.array([5, 7, 11], np.int64) * 1000, curves) is axes
     assert [list(line.get_ydata()) for line in axes.get_lines()] == [[1, 3, 2], [2, 6, 4], [3, 9, 6], [4, 12, 8]]
     assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 2, 6]] * 4
     assert {line.get_drawstyle() for line in axes.get_lines()} == {"steps-post"}
@@ -577,20 +577,20 @@ def test_the_figure_of_a_change() -> None:
 
 
 def test_the_styles_of_recordings() -> None:
-    zero, points = recorded_figures.start_errors(axes_of(), [0, 2_000], [0, 1_999]).get_lines()
+    zero, points = start_errors(axes_of(), [0, 2_000], [0, 1_999]).get_lines()
     assert (to_hex(zero.get_color()), zero.get_linewidth()) == ("#999999", 0.8)
     assert (points.get_marker(), str(points.get_linestyle()), to_hex(points.get_color())) == (".", "None", "#000000")
     assert (points.get_markersize(), points.get_rasterized()) == (6, True)
-    many = recorded_figures.start_errors(axes_of(), [0] * 201, [0] * 201)
+    many = start_errors(axes_of(), [0] * 201, [0] * 201)
     assert many.get_lines()[1].get_markersize() == 2
     held = np.array([1 << 30], np.int64)
-    curves = recorded_figures.memory(axes_of(), held, dict.fromkeys("abcd", held))
+    curves = recorded_memory(axes_of(), held, dict.fromkeys("abcd", held))
     assert [x.get_gapcolor() for x in curves.get_lines()] == [None] * 4
     assert [x._unscaled_dash_pattern[1] for x in curves.get_lines()] == [None, None, (4, 2), (1, 1)]  # type: ignore[attr-defined]
     legend = curves.get_legend()
     assert legend is not None
     assert legend.get_bbox_to_anchor().transformed(curves.transAxes.inverted()).x0 > 1
-    small = recorded_figures.memory(axes_of(), held, {"a": np.array([3 << 10], np.int64)})
+    small = recorded_memory(axes_of(), held, {"a": np.array([3 << 10], np.int64)})
     assert (small.get_ylabel(), list(small.get_lines()[0].get_ydata())) == ("KiB", [3])
 
 

@@ -14,12 +14,9 @@ from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import Explanation, JudgedGap, Line, ObservedTransfer
-from hosim.planner.hyperoffload.explain import Region
-from hosim.planner.hyperoffload.gap_figures import GapFigures
-from hosim.planner.hyperoffload.gap_scoring import GapScore
+from hosim.planner.hyperoffload import Explanation, GapFigures, GapScore, JudgedGap, Line, ObservedTransfer, Region
 from hosim.report import PlanExplanation, explanation, summary, to_dict
-from hosim.report.explanation import lines as lines_of_reasons
+from hosim.report import explanation_lines as lines_of_reasons
 from hosim.result import ChannelFigures, Stall, Transfer
 
 MS = 10**6

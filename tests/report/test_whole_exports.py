@@ -8,10 +8,8 @@ from page_data import data_of
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim import CacheOp, Graph, GraphBuilder, Plan
-from hosim.report import trace
-from hosim.report.interactive import Shown, widget
-from hosim.report.timeline_element import joined, row_limit
-from hosim.report.timeline_rows import Bar, of_devices
+from hosim.report.drawn import Shown, widget
+from hosim.report.timelines import Bar, joined, of_devices, row_limit, trace
 from hosim.result import Residency, Result, Stall, Timeline, Transfer
 from hosim.version import __version__
 
@@ -220,7 +218,7 @@ def test_bars_that_are_joined() -> None:
 def test_a_row_of_bars_that_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 880 ns and at most four bars, 440 ns are long enough: four bars take 490 ns."""
     graph, result = crowded(7)
-    monkeypatch.setattr("hosim.report.timeline_element.row_limit", lambda counts: 4)
+    monkeypatch.setattr("hosim.report.timelines.timeline_element.row_limit", lambda counts: 4)
     text = widget([Shown("", Plan(graph), result)], machine())
     (row,) = data_of(text)["groups"][0]["rows"]
     assert row == {

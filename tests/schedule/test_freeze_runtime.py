@@ -11,7 +11,8 @@ from strategies import cases
 
 import hosim
 from hosim import engine
-from hosim.analysis import static_peak, verify
+from hosim.analysis import static_peak
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder

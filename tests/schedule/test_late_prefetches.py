@@ -11,7 +11,7 @@ from strategies import cases
 from toy_machine import GB, MACHINE
 
 from hosim import engine
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier

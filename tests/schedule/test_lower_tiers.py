@@ -12,7 +12,7 @@ from hosim.costmodel.transfers import routes
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner import analyse
+from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.schedule.tiers_below import FASTEST, Placement, TierSpace, nearest_tiers, route, starts
 
 

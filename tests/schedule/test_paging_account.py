@@ -14,10 +14,8 @@ from strategies import graphs, hardware, sized
 from hosim import engine
 from hosim.analysis import needed_bytes
 from hosim.cache_plan import CacheOp, MemoryView
-from hosim.policies.own.belady import FarthestNextUse
-from hosim.policies.own.on_demand import LeastRecentlyUsed
-from hosim.schedule import paging_plan
-from hosim.schedule.paging import Paging
+from hosim.policies.own import FarthestNextUse, LeastRecentlyUsed
+from hosim.schedule import Paging, paging_plan
 
 
 class Audited(Paging):

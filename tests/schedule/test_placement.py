@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from strategies import graphs, happens_before, hardware, sized
 
 from hosim import engine
-from hosim.analysis import HappensBefore, verify
+from hosim.analysis import HappensBefore
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier

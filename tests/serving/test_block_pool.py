@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.serving.block_pool import BlockPool
+from hosim.serving.blocks import BlockPool
 
 
 def test_blocks_are_taken_in_the_order_of_their_release_the_last_of_a_request_first():

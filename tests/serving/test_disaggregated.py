@@ -17,11 +17,10 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.report.serving import serving_trace
-from hosim.serving import ROUTERS, EngineLimits, KvLink, KvSetup, PrefillEngine, kv_link, serve_disaggregated, serve_requests
-from hosim.serving.block_copies import Peers
+from hosim.serving import ROUTERS, EngineLimits, PrefillEngine, Scheduler, serve_disaggregated, serve_requests
+from hosim.serving.blocks import KvLink, KvSetup, Peers, kv_link
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
-from hosim.serving.scheduler import Scheduler
 
 A = Request(0, 8, 3)
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

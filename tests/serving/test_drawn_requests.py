@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.requests import Request
-from hosim.serving.requests.drawn_requests import draw_requests
+from hosim.serving.requests import Request, draw_requests
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.serving import EngineLimits, serve_requests
+from hosim.serving import EngineLimits, Iteration, Scheduler, serve_requests
 from hosim.serving.requests import Request
-from hosim.serving.scheduler import Iteration, Scheduler
 
 
 def toy_ns(iteration):

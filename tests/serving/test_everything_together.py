@@ -12,8 +12,8 @@ from test_kv_tiers import POLICIES, chained
 from test_shared_tiers import Shared
 from toy_tiers import GB, toy_machine, toy_ns
 
-from hosim.serving import ROUTERS, EngineLimits, KvLink, KvSetup, serve_disaggregated, serve_on_instances
-from hosim.serving.block_copies import Peers
+from hosim.serving import ROUTERS, EngineLimits, serve_disaggregated, serve_on_instances
+from hosim.serving.blocks import KvLink, KvSetup, Peers
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 12), st.integers(1, 5), st.just(4), st.booleans())
 SETUPS = st.builds(

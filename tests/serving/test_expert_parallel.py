@@ -9,8 +9,7 @@ import hosim
 from hosim.cli.main import app
 from hosim.costmodel import op_durations
 from hosim.errors import InputError
-from hosim.serving import ModelledIterations
-from hosim.serving.scheduler import Iteration
+from hosim.serving import Iteration, ModelledIterations
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 

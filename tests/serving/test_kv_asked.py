@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving.kv_tables import tiers_and_channels
-from hosim.serving import kv_setup
+from hosim.report.serving import tiers_and_channels
+from hosim.serving.blocks import kv_setup
 from hosim.serving.kv_policies import KV_POLICIES
 from hosim.serving.requests import Request
 

@@ -12,8 +12,8 @@ from toy_tiers import GB, served, toy_machine, toy_ns
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
-from hosim.serving import EngineLimits, KvSetup, serve_requests
-from hosim.serving.block_copies import BlockCopies, EngineChannels
+from hosim.serving import EngineLimits, serve_requests
+from hosim.serving.blocks import BlockCopies, EngineChannels, KvSetup
 from hosim.serving.kv_policies import KV_POLICIES
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request

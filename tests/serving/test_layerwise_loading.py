@@ -11,7 +11,8 @@ from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
 from hosim.errors import InputError
-from hosim.serving import EngineLimits, KvSetup, kv_setup, serve_requests
+from hosim.serving import EngineLimits, serve_requests
+from hosim.serving.blocks import KvSetup, kv_setup
 from hosim.serving.requests import Request
 
 LINE = [Request(0, 8, 1, (1, 2), 4), Request(20, 8, 1, (7, 8), 4), Request(50, 8, 1, (5, 6), 4), Request(100, 9, 1, (1, 2, 3), 4)]

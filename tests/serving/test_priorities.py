@@ -15,11 +15,9 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving import EngineLimits, KvSetup, serve_requests
-from hosim.serving.requests import Request
-from hosim.serving.requests.drawn_requests import draw_requests
-from hosim.serving.requests.request_files import read_requests
-from hosim.serving.waiting_queue import WaitingByPriority
+from hosim.serving import EngineLimits, WaitingByPriority, serve_requests
+from hosim.serving.blocks import KvSetup
+from hosim.serving.requests import Request, draw_requests, read_requests
 
 
 def served(requests, blocks=100, most=4, ahead=False, by_priority=True, kv=None, budget=8):

@@ -10,10 +10,8 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.io import load_hardware
-from hosim.serving import ModelledIterations, as_served, beside_measured, read_measured_requests
-from hosim.serving.requests import Request
-from hosim.serving.requests.request_files import read_request_rows
-from hosim.serving.scheduler import Iteration
+from hosim.serving import Iteration, ModelledIterations, as_served, beside_measured, read_measured_requests
+from hosim.serving.requests import Request, read_request_rows
 from hosim.shipped import find_hardware
 
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))

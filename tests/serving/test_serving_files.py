@@ -8,6 +8,8 @@ import pytest
 from hosim.errors import InputError
 from hosim.serving import (
     EngineLimits,
+    Iteration,
+    MeasuredRequests,
     as_served,
     beside_measured,
     fitted_overhead_ns,
@@ -15,10 +17,7 @@ from hosim.serving import (
     read_recorded_iterations,
     serve_requests,
 )
-from hosim.serving.measured_server import MeasuredRequests
-from hosim.serving.requests import Request
-from hosim.serving.requests.request_files import read_request_rows, read_requests
-from hosim.serving.scheduler import Iteration
+from hosim.serving.requests import Request, read_request_rows, read_requests
 
 
 def lines(*rows):

@@ -12,8 +12,8 @@ from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
 from hosim.hardware import Fabric
-from hosim.serving import ROUTERS, EngineLimits, KvSetup, kv_setup, serve_on_instances, serve_requests
-from hosim.serving.block_copies import Awaited
+from hosim.serving import ROUTERS, EngineLimits, serve_on_instances, serve_requests
+from hosim.serving.blocks import Awaited, KvSetup, kv_setup
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 

@@ -20,10 +20,9 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.report.serving import serving
-from hosim.serving import EngineLimits, KvSetup, ModelledIterations, serve_requests, sparse_reads
+from hosim.serving import EngineLimits, Iteration, ModelledIterations, serve_requests
+from hosim.serving.blocks import AttendedTokens, KvSetup, SparseReads, sparse_reads
 from hosim.serving.requests import Request
-from hosim.serving.scheduler import Iteration
-from hosim.serving.sparse_reads import AttendedTokens, SparseReads
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 

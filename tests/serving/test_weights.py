@@ -16,25 +16,10 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Fabric
 from hosim.io import load_hardware
 from hosim.policies import policy_named
-from hosim.serving import (
-    ROUTERS,
-    EngineLimits,
-    KvLink,
-    KvSetup,
-    ModelledIterations,
-    WeightSetup,
-    serve_disaggregated,
-    serve_on_instances,
-    serve_requests,
-    usual_iteration,
-    weight_setup,
-)
-from hosim.serving.block_copies import Peers
+from hosim.serving import ROUTERS, EngineLimits, Iteration, ModelledIterations, serve_disaggregated, serve_on_instances, serve_requests
+from hosim.serving.blocks import KvLink, KvSetup, Peers
 from hosim.serving.requests import Request
-from hosim.serving.scheduler import Iteration
-from hosim.serving.weight_layers import weight_layers
-from hosim.serving.weight_program import weight_program
-from hosim.serving.weight_setup import joined_tiers
+from hosim.serving.weights import WeightSetup, joined_tiers, usual_iteration, weight_layers, weight_program, weight_setup
 from hosim.shipped import find_hardware
 
 LIMITS = EngineLimits(64, 4, 4)

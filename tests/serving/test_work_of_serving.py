@@ -8,7 +8,8 @@ from counting import calls_run, lines_run
 
 import hosim
 from hosim.io import load_hardware
-from hosim.serving import EngineLimits, kv_setup, serve_requests
+from hosim.serving import EngineLimits, serve_requests
+from hosim.serving.blocks import kv_setup
 from hosim.serving.requests import Request, asked_requests
 from hosim.shipped import find_hardware
 

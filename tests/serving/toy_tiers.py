@@ -1,7 +1,8 @@
 """A toy engine with a cache in several tiers: iterations take 10 ns and 1 ns for each token, and channels carry 1 byte a nanosecond."""
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.serving import EngineLimits, KvSetup, serve_requests
+from hosim.serving import EngineLimits, serve_requests
+from hosim.serving.blocks import KvSetup
 
 GB = 10**9
 

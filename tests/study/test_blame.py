@@ -16,9 +16,9 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study import blame, stall_rows
+from hosim.study import ExplainedStall, blame, stall_rows, stalls_of
 from hosim.study.asked import parse_choice
-from hosim.study.blame import ExplainedStall, by_cause, stalls_of
+from hosim.study.blame import by_cause
 from hosim.study.prices import prices
 from hosim.study.runs import Question, make_plan
 

@@ -9,8 +9,8 @@ import pytest
 from sweeping import MACHINE, chain
 
 import hosim
-from hosim.api import cell_progress
-from hosim.api.cell_progress import AGAIN_S, ProgressLine, in_cell
+from hosim.api import AGAIN_S, cell_progress
+from hosim.api.cell_progress import ProgressLine, in_cell
 from hosim.api.repeats import until
 
 

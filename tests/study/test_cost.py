@@ -10,8 +10,7 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import hardware_from_dict, hardware_to_dict
-from hosim.study.searches import priced
-from hosim.study.searches.cost import step_cost, tokens_of
+from hosim.study.searches import priced, step_cost, tokens_of
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 MODEL = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "batch": 3}

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hosim.errors import HosimError, InputError
-from hosim.study.runs import on_dask
-from hosim.study.runs.tasks import solve
+from hosim.study.runs import on_dask, solve
 
 
 class Answers:

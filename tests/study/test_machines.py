@@ -9,13 +9,13 @@ from sweeping import MACHINE, chain
 
 import hosim
 from hosim.analysis import static_peak
-from hosim.api.inputs import machine
+from hosim.api import machine
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.listed.machines_table import machines as machines_table
+from hosim.report.listed import machine_comparison as machines_table
 from hosim.study import NEAR, compare_machines, machine_rows
 from hosim.study.asked import as_choice, parse_choice, parse_choices
 from hosim.study.machines import COLUMNS, STEPS

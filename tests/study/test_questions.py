@@ -14,8 +14,7 @@ from hosim.hardware import Fabric
 from hosim.models import build
 from hosim.study import sweep
 from hosim.study.asked import Axis, PolicyChoice, parse_choice
-from hosim.study.runs import Question, check_fields, check_values, failure, on_dask, scenario
-from hosim.study.runs.scenario import recipe
+from hosim.study.runs import Question, check_fields, check_values, failure, on_dask, recipe, scenario
 from hosim.study.searches import fit
 
 SMALL = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from quick_cases import one_in
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier

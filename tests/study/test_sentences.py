@@ -11,13 +11,11 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.result import Result
-from hosim.study import Blame, lines, side_of
+from hosim.study import Blame, ExplainedStall, lines, side_of
 from hosim.study.asked import Axis, parse_choice, read_points, read_vary
-from hosim.study.blame import ExplainedStall
 from hosim.study.prices import Price
 from hosim.study.runs import Question, check, unplanned
-from hosim.study.searches import Fit, Frontier, frontier
-from hosim.study.searches.fits import Probe
+from hosim.study.searches import Fit, Frontier, Probe, frontier
 
 GRAPH = chain(3)
 QUESTION = Question(GRAPH, MACHINE, parse_choice("layerwise"), 100)

@@ -16,7 +16,7 @@ from pandas.testing import assert_frame_equal
 from sweeping import MACHINE, chain
 
 import hosim
-from hosim.api.inputs import machine
+from hosim.api import machine
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
@@ -28,8 +28,7 @@ from hosim.result import Result
 from hosim.shipped import find_workload
 from hosim.study import robustness
 from hosim.study.asked import as_choice, parse_choice
-from hosim.study.runs import Question, make_plan, pack
-from hosim.study.runs.tasks import digest
+from hosim.study.runs import Question, digest, make_plan, pack
 from hosim.study.searches import frontier
 
 GRAPH = chain(6)

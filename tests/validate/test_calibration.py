@@ -17,10 +17,9 @@ from hosim.errors import InputError
 from hosim.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 from hosim.shipped import find_hardware, hardware
-from hosim.validate import Measurements, base_with_figures, calibrate, calibrated_profile, likely_base, read_measurements
-from hosim.validate.calibration import Calibration
-from hosim.validate.channel_fit import MeasuredCopy, copies_of, fit_ways
-from hosim.validate.robust import _refitted, fit_line, fit_slope, spread
+from hosim.validate import Calibration, Measurements, base_with_figures, calibrate, calibrated_profile, likely_base, read_measurements
+from hosim.validate.fits import MeasuredCopy, copies_of, fit_line, fit_slope, fit_ways, spread
+from hosim.validate.fits.robust import _refitted
 
 SEEDS = (1, 2, 3)
 

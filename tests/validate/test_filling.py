@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hosim.importers.recordings import DeviceInfo, DeviceOp
-from hosim.validate.filling import placed_ns
+from hosim.validate.recorded_steps import placed_ns
 
 DEVICE = DeviceInfo("toy", 80 << 30, 10, 2048, 65536, 102_400)
 """Ten multiprocessors with room for 2048 threads, 65536 registers and 100 KiB of shared memory each."""

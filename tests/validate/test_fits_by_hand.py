@@ -13,26 +13,26 @@ from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto
-from hosim.validate import Measurements, calibrate, calibrated_profile, likely_base
-from hosim.validate.calibrated_profile import host_channel
-from hosim.validate.calibration import Calibration
-from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, _bent, _points, copies_of, fit_ways
-from hosim.validate.kind_times import ASSUMED
-from hosim.validate.measurements import Sweep
-from hosim.validate.op_fit import Efficiency
-from hosim.validate.robust import (
+from hosim.validate import Calibration, Measurements, Sweep, calibrate, calibrated_profile, host_channel, likely_base
+from hosim.validate.fits import (
+    ChannelFit,
     ErrorSpread,
     Figure,
-    _refitted,
+    MeasuredCopy,
     clock_tick,
+    copies_of,
     draws,
     figure,
     fit_line,
     fit_slope,
+    fit_ways,
     inverse,
     median_figure,
     spread,
 )
+from hosim.validate.fits.channel_fit import _bent, _points
+from hosim.validate.fits.robust import _refitted
+from hosim.validate.op_costs import ASSUMED, Efficiency
 
 # ---- figures and errors
 

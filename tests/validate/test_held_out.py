@@ -13,10 +13,9 @@ from synthetic_trace import TRUTH, recording
 
 from hosim.errors import InputError
 from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
-from hosim.validate import Measurements, calibrate, hold_out, learn_from, learned_part, predict_trace
-from hosim.validate.held_out import HeldOut, learn_before
-from hosim.validate.op_times import OpTimes, keys_of, learn
-from hosim.validate.repetitions import before, issued_from, repetitions
+from hosim.validate import HeldOut, Measurements, calibrate, hold_out, learn_before, learn_from, learned_part, predict_trace
+from hosim.validate.op_costs import OpTimes, keys_of, learn
+from hosim.validate.recorded_steps import before, issued_from, repetitions
 
 
 def made(iterations: int, seed: int = 1, **given: Any) -> KinetoTrace:

@@ -9,7 +9,7 @@ import pytest
 import serving_rows
 from fit_spreads import SOURCES, fitted, known_steps, step_deviations
 
-from hosim.costmodel.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
+from hosim.costmodel.spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
 
 MISSING = [path for path in (kernel_rows.FOLDER, published_rows.FILE, serving_rows.FOLDER) if not path.exists()]
 

@@ -10,9 +10,7 @@ from naive_device import MIB, NaiveDevice
 
 from hosim.importers.recordings import DeviceOp, HostCall, KinetoTrace, MemoryEvent, read_kineto
 from hosim.validate import validate, validation_to_dict
-from hosim.validate.memory_replay import replay_history, replay_memory
-from hosim.validate.recording import parse_snapshot, read_snapshot
-from hosim.validate.reserved_replay import most_growth, replay_from_nothing
+from hosim.validate.snapshots import most_growth, parse_snapshot, read_snapshot, replay_from_nothing, replay_history, replay_memory
 
 # allocated peak of the recording; reserved peak recorded, which is the reserve that it begins with
 TRACES = {

@@ -16,14 +16,9 @@ from hosim.hardware import Hardware
 from hosim.importers.recordings import KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, load_hardware
 from hosim.shipped import find_hardware
-from hosim.validate import Measurements, calibrate, calibrated_profile, modelled
-from hosim.validate.calibration import Calibration
-from hosim.validate.kernel_scale import KernelScale, scale_kernels, scaled_constants
-from hosim.validate.kind_times import efficiency_of
-from hosim.validate.modelled_times import ModelledOps
-from hosim.validate.op_fit import Efficiency
-from hosim.validate.op_work import OpWork, graph_of
-from hosim.validate.robust import ErrorSpread, Figure
+from hosim.validate import Calibration, Measurements, ModelledOps, calibrate, calibrated_profile, modelled
+from hosim.validate.fits import ErrorSpread, Figure
+from hosim.validate.op_costs import Efficiency, KernelScale, OpWork, efficiency_of, graph_of, scale_kernels, scaled_constants
 
 BASE = "h100-80gb-sxm"
 H = "c10::BFloat16"

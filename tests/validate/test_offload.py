@@ -13,10 +13,9 @@ from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
 from hosim.importers.recordings import parse_kineto
 from hosim.validate import validate_schemes
-from hosim.validate.kit import SCHEMES, BandwidthSweep, bandwidth_sweep
-from hosim.validate.kit.kit_files import SweptCopies
-from hosim.validate.offload_prediction import Sizes, _memory, machine_of, plan_of, predict, predict_recording
-from hosim.validate.recorded_step import last_step
+from hosim.validate.kit import SCHEMES, BandwidthSweep, SweptCopies, bandwidth_sweep
+from hosim.validate.offloads import Sizes, last_step, machine_of, plan_of, predict, predict_recording
+from hosim.validate.offloads.offload_prediction import _memory
 
 US = 1000
 RESIDENT = {False: 820 * US, True: (820 + 10 + 1600 + 10 + 10 + 200 + 10) * US}

@@ -8,7 +8,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, trace
 
 from hosim.importers.recordings import parse_kineto
-from hosim.validate.op_work import Counted, OpWork, work_of
+from hosim.validate.op_costs import Counted, OpWork, work_of
 
 F, H = "float", "c10::Half"
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.errors import InputError
-from hosim.validate.plain_pickle import load_plain
-from hosim.validate.recording import read_snapshot
+from hosim.validate.snapshots import load_plain, read_snapshot
 
 scalars = st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(max_size=20)
 keys = st.text(max_size=20) | st.integers(0, (1 << 16) - 1)

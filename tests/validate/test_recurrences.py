@@ -10,11 +10,8 @@ from kineto_toys import COPY, KERNEL, call, device_op, trace
 from hosim.errors import InputError
 from hosim.importers.recordings import KinetoTrace, parse_kineto, program_order, waits
 from hosim.validate import refuse_damage
-from hosim.validate.filling import kernels_wait_for_room
-from hosim.validate.recurrences import recurring_structure
-from hosim.validate.replay_verdict import replay_and_judge
-from hosim.validate.structural_replay import structural_replay
-from hosim.validate.structure import structure
+from hosim.validate.recorded_steps import kernels_wait_for_room, recurring_structure, structural_replay, structure
+from hosim.validate.replay_verdicts import replay_and_judge
 
 
 def of(*events: dict[str, Any]) -> KinetoTrace:

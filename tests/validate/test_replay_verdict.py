@@ -10,17 +10,23 @@ from typing import Any
 import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
-from hosim.gate.explained import assert_explained
+from hosim.gate import assert_explained
 from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, program_order, read_kineto, waits
-from hosim.report.of_studies import rival_rows
-from hosim.report.of_studies.validation_table import verdict_lines
-from hosim.validate import Validation, complaint, validation_to_dict
-from hosim.validate.causes_of_delay import CAUSES
-from hosim.validate.recorded_collectives import is_collective
-from hosim.validate.replay_verdict import Verdict, behind, beyond, replay_and_judge, starts_given, within
-from hosim.validate.start_errors import StartErrors, percentile95, start_errors
-from hosim.validate.structure import GivenTimes, structure
-from hosim.validate.trivial_predictors import by_held_host, by_launches
+from hosim.report.of_studies import rival_rows, verdict_lines
+from hosim.validate import Validation, validation_to_dict
+from hosim.validate.recorded_steps import GivenTimes, StartErrors, is_collective, percentile95, start_errors, structure
+from hosim.validate.replay_verdicts import (
+    CAUSES,
+    Verdict,
+    behind,
+    beyond,
+    by_held_host,
+    by_launches,
+    complaint,
+    replay_and_judge,
+    starts_given,
+    within,
+)
 
 
 def chain(count: int, late: dict[int, float] | None = None, moved: float = 0) -> list[dict[str, Any]]:
@@ -218,7 +224,7 @@ def test_a_kernel_on_the_critical_path_moves_the_makespan_by_its_length() -> Non
     recording = of(*events)
     longer = [2 * op.duration_ns if i == 4 else op.duration_ns for i, op in enumerate(recording.ops)]
     latencies = structure(recording).latencies
-    from hosim.validate.structural_replay import structural_replay
+    from hosim.validate.recorded_steps import structural_replay
 
     before, after = (structural_replay(structure(recording, latencies=latencies, durations_ns=d)) for d in (None, longer))
     assert after.simulated_ns - before.simulated_ns == recording.ops[4].duration_ns
@@ -235,7 +241,7 @@ def test_perturbed_starts_are_not_followed() -> None:
     late = [draw.randrange(3_000) for _ in recording.ops]
     ops = tuple(replace(op, start_ns=op.start_ns + d, end_ns=op.end_ns + d) for op, d in zip(recording.ops, late, strict=True))
     latencies = structure(recording).latencies
-    from hosim.validate.structural_replay import structural_replay
+    from hosim.validate.recorded_steps import structural_replay
 
     a, b = (structural_replay(structure(one, latencies=latencies)) for one in (recording, replace(recording, ops=ops)))
     assert [op.simulated_start_ns for op in a.ops] == [op.simulated_start_ns for op in b.ops]

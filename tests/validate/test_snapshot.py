@@ -9,8 +9,9 @@ import pytest
 from naive_device import LARGE, MIB, SMALL, NaiveDevice
 
 from hosim.errors import InputError
-from hosim.validate.rewind import _small_pages
-from hosim.validate.snapshot import _retries, parse_snapshot, read_snapshot, replay_snapshot, rewind
+from hosim.validate.snapshots import parse_snapshot, read_snapshot, replay_snapshot
+from hosim.validate.snapshots.rewind import _small_pages
+from hosim.validate.snapshots.snapshot import _retries, rewind
 
 REAL = [("gpt_medium_1024_inference", 1280), ("gpt_medium_1024_training", 7591), ("gpt_medium_256_training", 6624)]
 

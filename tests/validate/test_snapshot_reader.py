@@ -6,7 +6,7 @@ import pytest
 
 from hosim.engine.allocators import BlockState, SegmentState
 from hosim.errors import InputError
-from hosim.validate.recording import AllocatorSettings, Entry, Snapshot, parse_snapshot, read_snapshot
+from hosim.validate.snapshots import AllocatorSettings, Entry, Snapshot, parse_snapshot, read_snapshot
 
 BLOCK = {"size": 512, "state": "inactive"}
 SEGMENT = {"address": 4096, "total_size": 2560, "stream": 3, "segment_type": "small", "blocks": [BLOCK]}

@@ -14,9 +14,18 @@ from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, step, trace
 
 from hosim.errors import InputError
 from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
-from hosim.validate.latencies import Latencies, centre, label
-from hosim.validate.structural_replay import ReplayedOp, StructuralReplay, _overlap, structural_replay
-from hosim.validate.structure import GivenNumbers, Structure, structure
+from hosim.validate.recorded_steps import (
+    GivenNumbers,
+    Latencies,
+    ReplayedOp,
+    StructuralReplay,
+    Structure,
+    centre,
+    label,
+    structural_replay,
+    structure,
+)
+from hosim.validate.recorded_steps.structural_replay import _overlap
 
 TRACES = {
     "a100_training_copies": 8568,
@@ -342,7 +351,7 @@ def queued(start: float, end: float) -> list[tuple[str, str, int, tuple[int, ...
 
 def test_the_graph_of_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the call after the wait is its own; a call that ends before the wait does, or begins after it, is as it was."""
-    monkeypatch.setattr("hosim.validate.structure.QUEUE_DEPTH", 2)
+    monkeypatch.setattr("hosim.validate.recorded_steps.step_structure.QUEUE_DEPTH", 2)
     assert queued(10, 60) == [
         ("host.0", "host11", 5_000, (), 0),
         ("latency.1", "lane0.host11", 3_000, (0,), 0),

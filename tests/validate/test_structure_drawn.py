@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
 from hosim.importers.recordings import parse_kineto, read_kineto
-from hosim.validate.structural_replay import structural_replay
-from hosim.validate.structure import structure
+from hosim.validate.recorded_steps import structural_replay, structure
 
 Action = tuple[Any, ...]
 LAUNCH, LATENCY, GAP, RETURN, SMALL = 5, 3, 2, 4, 2

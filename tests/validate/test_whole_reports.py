@@ -15,19 +15,23 @@ from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import DeviceOp, parse_kineto
 from hosim.io import hardware_from_dict
-from hosim.validate import Measurements, Validation, calibrated_profile, read_measurements, read_trace, validate, validation_to_dict
-from hosim.validate.calibration import Calibration
-from hosim.validate.channel_fit import ChannelFit, MeasuredCopy, copies_of
-from hosim.validate.latencies import Latencies
-from hosim.validate.measurements import Sweep
-from hosim.validate.memory_replay import replay_memory
-from hosim.validate.op_fit import fit_efficiencies, fixed_time
-from hosim.validate.op_times import is_transfer, size_of
-from hosim.validate.op_work import OpWork
-from hosim.validate.robust import ErrorSpread, Figure
-from hosim.validate.structural_replay import structural_replay
-from hosim.validate.structure import GivenNumbers, structure
-from hosim.validate.validation import _given, beside
+from hosim.validate import (
+    Calibration,
+    Measurements,
+    Sweep,
+    Validation,
+    beside,
+    calibrated_profile,
+    read_measurements,
+    read_trace,
+    validate,
+    validation_to_dict,
+)
+from hosim.validate.fits import ChannelFit, ErrorSpread, Figure, MeasuredCopy, copies_of
+from hosim.validate.op_costs import OpWork, fit_efficiencies, fixed_time, is_transfer, size_of
+from hosim.validate.recorded_steps import GivenNumbers, Latencies, structural_replay, structure
+from hosim.validate.snapshots import replay_memory
+from hosim.validate.validation import _given
 
 # ---- hosim validate
 

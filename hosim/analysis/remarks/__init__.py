@@ -9,7 +9,15 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.analysis.remarks.no_offload import NoOffload, no_offload
     from hosim.analysis.remarks.plan_origin import changed_line, check_made_for, origin_of
-    from hosim.analysis.remarks.strongest_rival import NO_RIVALS, OPTIMUM, OURS, fastest_with_ours, least_in_parts, strongest_rival
+    from hosim.analysis.remarks.strongest_rival import (
+        NO_RIVALS,
+        OPTIMUM,
+        OURS,
+        StrongestRival,
+        fastest_with_ours,
+        least_in_parts,
+        strongest_rival,
+    )
     from hosim.analysis.remarks.whole_moves import WholeMoves, whole_move_lines, whole_moves
 else:
     __getattr__, __dir__ = lazy_names(
@@ -17,24 +25,12 @@ else:
         {
             "no_offload": "NoOffload no_offload",
             "plan_origin": "changed_line check_made_for origin_of",
-            "strongest_rival": "NO_RIVALS OPTIMUM OURS fastest_with_ours least_in_parts strongest_rival",
+            "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours least_in_parts strongest_rival",
             "whole_moves": "WholeMoves whole_move_lines whole_moves",
         },
     )
 
 __all__ = [
-    "NO_RIVALS",
-    "OPTIMUM",
-    "OURS",
-    "NoOffload",
-    "WholeMoves",
-    "changed_line",
-    "check_made_for",
-    "fastest_with_ours",
-    "least_in_parts",
-    "no_offload",
-    "origin_of",
-    "strongest_rival",
-    "whole_move_lines",
-    "whole_moves",
-]
+    "NO_RIVALS", "OPTIMUM", "OURS", "NoOffload", "StrongestRival", "WholeMoves", "changed_line", "check_made_for", "fastest_with_ours",
+    "least_in_parts", "no_offload", "origin_of", "strongest_rival", "whole_move_lines", "whole_moves",
+]  # fmt: skip

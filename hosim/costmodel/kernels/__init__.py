@@ -7,51 +7,25 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.costmodel.kernels.attention_time import FLASH
     from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, KernelClass, first_wrong
-    from hosim.costmodel.kernels.constants import CONSTANTS_OF, check_constants, constants_for, has_own_constants, most_like
-    from hosim.costmodel.kernels.expert_loads import expected_loads, share_touched
+    from hosim.costmodel.kernels.constants import CONSTANTS_OF, FITTED, check_constants, constants_for, has_own_constants, most_like
     from hosim.costmodel.kernels.op_kernels import kernel_times, kernel_us, processor_for
-    from hosim.costmodel.kernels.processor import Array, Processor, Shapes
     from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES, NO_WINDOW, UNKNOWN, KernelSizes, causal_kernel, product_kernel
+    from hosim.costmodel.kernels.table_lookup import TimeTable
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "attention_time": "FLASH",
             "classes": "CLASSES DTYPES KernelClass LABELS first_wrong",
-            "constants": "CONSTANTS_OF check_constants constants_for has_own_constants most_like",
-            "expert_loads": "expected_loads share_touched",
+            "constants": "CONSTANTS_OF FITTED check_constants constants_for has_own_constants most_like",
             "op_kernels": "kernel_times kernel_us processor_for",
-            "processor": "Array Processor Shapes",
             "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel product_kernel",
+            "table_lookup": "TimeTable",
         },
     )
 
 __all__ = [
-    "CLASSES",
-    "CONSTANTS_OF",
-    "CUSTOM_BYTES",
-    "DTYPES",
-    "FLASH",
-    "LABELS",
-    "NO_WINDOW",
-    "UNKNOWN",
-    "Array",
-    "KernelClass",
-    "KernelSizes",
-    "Processor",
-    "Shapes",
-    "causal_kernel",
-    "check_constants",
-    "constants_for",
-    "expected_loads",
-    "first_wrong",
-    "has_own_constants",
-    "kernel_times",
-    "kernel_us",
-    "most_like",
-    "processor_for",
-    "product_kernel",
-    "share_touched",
-]
+    "CLASSES", "CONSTANTS_OF", "CUSTOM_BYTES", "DTYPES", "FITTED", "LABELS", "NO_WINDOW", "UNKNOWN", "KernelClass", "KernelSizes",
+    "TimeTable", "causal_kernel", "check_constants", "constants_for", "first_wrong", "has_own_constants", "kernel_times", "kernel_us",
+    "most_like", "processor_for", "product_kernel",
+]  # fmt: skip

@@ -12,21 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from hosim.costmodel.kernels.attention_time import (
+from hosim.costmodel.kernels.op_families import (
     FLASH,
+    TILES,
+    Array,
+    CollectiveConstants,
     ContextConstants,
+    CustomConstants,
+    GemmConstants,
     GenerationConstants,
+    LatentConstants,
+    MoeConstants,
+    Processor,
+    Shapes,
+    collective_us,
     context_gradient_us,
     context_us,
+    custom_us,
+    expected_loads,
+    expert_product_us,
     flash_us,
+    gemm_us,
     generation_us,
+    latent_us,
+    moe_us,
 )
-from hosim.costmodel.kernels.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
-from hosim.costmodel.kernels.expert_loads import TILES, expected_loads
-from hosim.costmodel.kernels.gemm_time import GemmConstants, gemm_us
-from hosim.costmodel.kernels.latent_time import LatentConstants, latent_us
-from hosim.costmodel.kernels.moe_time import MoeConstants, expert_product_us, moe_us
-from hosim.costmodel.kernels.processor import Array, Processor, Shapes
 from hosim.costmodel.kernels.sizes_of_ops import NO_WINDOW
 from hosim.costmodel.transfers import PASSES
 

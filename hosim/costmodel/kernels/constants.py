@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hosim.costmodel.kernels.attention_time import FLASH
 from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
 from hosim.costmodel.kernels.fitted_a100 import A100
 from hosim.costmodel.kernels.fitted_h100 import H100
+from hosim.costmodel.kernels.op_families import FLASH
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 

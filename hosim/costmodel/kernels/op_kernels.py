@@ -11,8 +11,7 @@ import numpy as np
 
 from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, first_wrong
 from hosim.costmodel.kernels.constants import constants_for
-from hosim.costmodel.kernels.expert_loads import expected_loads
-from hosim.costmodel.kernels.processor import Array, Processor
+from hosim.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.costmodel.kernels.table_lookup import Sizes, TimeTable
 from hosim.costmodel.origins import MODEL, TABLE
 from hosim.costmodel.peaks import peak_for

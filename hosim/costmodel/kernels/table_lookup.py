@@ -14,7 +14,7 @@ from math import log
 
 import numpy as np
 
-from hosim.costmodel.kernels.processor import Array
+from hosim.costmodel.kernels.op_families import Array
 from hosim.hardware import MeasuredTimes
 
 Sizes = tuple[int, ...]

@@ -30,24 +30,7 @@ else:
     )
 
 __all__ = [
-    "NS_PER_S",
-    "PASSES",
-    "Link",
-    "alone_ns",
-    "bytes_per_s_over_links",
-    "channel_bandwidth",
-    "chunks_of",
-    "crossed_fabrics",
-    "first_of_group",
-    "is_pageable",
-    "max_min_rates",
-    "meeting_ranks",
-    "pin_ns",
-    "route",
-    "route_ns",
-    "sent_bytes",
-    "slowest_hop",
-    "taken_as_pinned",
-    "transfer_ns",
-    "way_ns",
-]
+    "NS_PER_S", "PASSES", "Link", "alone_ns", "bytes_per_s_over_links", "channel_bandwidth", "chunks_of", "crossed_fabrics",
+    "first_of_group", "is_pageable", "max_min_rates", "meeting_ranks", "pin_ns", "route", "route_ns", "sent_bytes", "slowest_hop",
+    "taken_as_pinned", "transfer_ns", "way_ns",
+]  # fmt: skip

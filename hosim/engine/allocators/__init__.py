@@ -23,18 +23,6 @@ else:
     )
 
 __all__ = [
-    "LARGE_SEGMENT",
-    "SHARED_POOL",
-    "SMALL_LIMIT",
-    "SMALL_SEGMENT",
-    "AllocatorStats",
-    "BlockState",
-    "BlockUse",
-    "CachingAllocator",
-    "Driver",
-    "PoolId",
-    "SegmentState",
-    "division_table",
-    "pack",
-    "round_size",
-]
+    "LARGE_SEGMENT", "SHARED_POOL", "SMALL_LIMIT", "SMALL_SEGMENT", "AllocatorStats", "BlockState", "BlockUse", "CachingAllocator",
+    "Driver", "PoolId", "SegmentState", "division_table", "pack", "round_size",
+]  # fmt: skip

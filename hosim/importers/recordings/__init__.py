@@ -8,10 +8,20 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.importers.recordings.kernel_tables import KernelTable, measured_times, of_machine, read_kernel_tables, tables_text
-    from hosim.importers.recordings.kineto import parse_kineto, read_kineto
+    from hosim.importers.recordings.kineto import call_role, parse_kineto, read_kineto
     from hosim.importers.recordings.kineto_before import ended_before
     from hosim.importers.recordings.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
-    from hosim.importers.recordings.kineto_events import MODULE, CpuOp, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent
+    from hosim.importers.recordings.kineto_events import (
+        MODULE,
+        Annotation,
+        CpuOp,
+        DeviceInfo,
+        DeviceOp,
+        HostCall,
+        KinetoTrace,
+        MemoryEvent,
+        SyncRecord,
+    )
     from hosim.importers.recordings.kineto_waits import (
         CLOCK_STEP_NS,
         ProgramOrder,
@@ -23,49 +33,23 @@ if TYPE_CHECKING:
         waits,
     )
     from hosim.importers.recordings.kineto_workload import import_kineto
-    from hosim.importers.recordings.nsys import read_nsys
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "kernel_tables": "KernelTable measured_times of_machine read_kernel_tables tables_text",
-            "kineto": "parse_kineto read_kineto",
+            "kineto": "call_role parse_kineto read_kineto",
             "kineto_before": "ended_before",
             "kineto_blocks": "RecordedBlock blocks_of device_of_blocks",
-            "kineto_events": "CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE MemoryEvent",
+            "kineto_events": "Annotation CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE MemoryEvent SyncRecord",
             "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order stream_of waits",
             "kineto_workload": "import_kineto",
-            "nsys": "read_nsys",
         },
     )
 
 __all__ = [
-    "CLOCK_STEP_NS",
-    "MODULE",
-    "CpuOp",
-    "DeviceInfo",
-    "DeviceOp",
-    "HostCall",
-    "KernelTable",
-    "KinetoTrace",
-    "MemoryEvent",
-    "ProgramOrder",
-    "RecordedBlock",
-    "StreamId",
-    "Waits",
-    "blocks",
-    "blocks_of",
-    "device_of_blocks",
-    "ended_before",
-    "import_kineto",
-    "measured_times",
-    "of_machine",
-    "parse_kineto",
-    "program_order",
-    "read_kernel_tables",
-    "read_kineto",
-    "read_nsys",
-    "stream_of",
-    "tables_text",
-    "waits",
-]
+    "CLOCK_STEP_NS", "MODULE", "Annotation", "CpuOp", "DeviceInfo", "DeviceOp", "HostCall", "KernelTable", "KinetoTrace", "MemoryEvent",
+    "ProgramOrder", "RecordedBlock", "StreamId", "SyncRecord", "Waits", "blocks", "blocks_of", "call_role", "device_of_blocks",
+    "ended_before", "import_kineto", "measured_times", "of_machine", "parse_kineto", "program_order", "read_kernel_tables", "read_kineto",
+    "stream_of", "tables_text", "waits",
+]  # fmt: skip

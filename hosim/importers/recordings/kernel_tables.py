@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
-from hosim.costmodel.kernels import CLASSES, CUSTOM_BYTES, DTYPES, NO_WINDOW, Array, expected_loads, first_wrong
+from hosim.costmodel.kernels import CLASSES, CUSTOM_BYTES, DTYPES, NO_WINDOW, first_wrong
+from hosim.costmodel.kernels.op_families import Array, expected_loads
 from hosim.errors import InputError
 from hosim.files import cell_text, check_widths, csv_line, csv_rows, decode, read_bytes
 from hosim.files.formats import TABLE, unexpected

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from hosim.errors import InputError
 from hosim.files import opened
-from hosim.importers.stored_zip import StoredRecord, ZipWindow, records_of
+from hosim.importers.stored import StoredRecord, ZipWindow, records_of
 from hosim.limits import within
 
 NAMES = re.compile(

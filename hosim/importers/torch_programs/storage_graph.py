@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
-from hosim.importers.storage_parts import Cut, add_parts, used_by
+from hosim.importers.stored import Cut, add_parts, used_by
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 if TYPE_CHECKING:

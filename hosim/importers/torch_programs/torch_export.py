@@ -10,7 +10,8 @@ The mapping:
   ``flops`` are those of ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it lacks).
 - What exists from the start is in parts where ops use some of it: what views show (``experts[3]``, ``cache[:, :, 5:6]``), and what indices
   choose, whatever these are: as many rows of a table as are looked up, and as many of a cache as are written, as if all were different
-  (:mod:`hosim.importers.storage_parts`). ``meta["missing"]`` says where all of it is used because the part is not known. A program with
+  (:mod:`hosim.importers.stored.storage_parts`). ``meta["missing"]`` says where all of it is used because the part is not known. A program
+  with
   cache nodes has whole storages, which these move.
 - In-place ops and ``out`` variants mutate the storage that their schema says they write. A functional program that returns
   new values of buffers or inputs ends with one ``copy_`` each, which is what its caller does.
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.storage_parts import cut_all
+from hosim.importers.stored import cut_all
 from hosim.importers.torch_programs.pt2_archive import read_archive
 from hosim.importers.torch_programs.pt2_dims import with_dims
 from hosim.importers.torch_programs.pt2_program import read_program

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, product_kernel
 from hosim.errors import InputError
 from hosim.importers.aten_flops import CallShapes, aten_flops
-from hosim.importers.storage_parts import Use
+from hosim.importers.stored import Use
 from hosim.importers.torch_programs import torch_guard
 from hosim.importers.torch_programs.torch_uses import GATHERS, OVERWRITES, extent, grouped_bytes, uses_of
 from hosim.limits import limit, refusal, within

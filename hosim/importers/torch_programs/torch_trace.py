@@ -24,8 +24,8 @@ from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
 from hosim.importers.op_kinds import op_kind
-from hosim.importers.static_tensors import LARGEST
-from hosim.importers.torch_programs.traced_tensors import Storages, TracedTensor, dtype_of, traced_tensors
+from hosim.importers.stored import LARGEST
+from hosim.importers.torch_programs.traced_tensors import Storages, TracedTensor, dtype_of_types, traced_tensors
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
 from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
@@ -319,7 +319,7 @@ def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Computed:
     if flops is None:
         flops = composed_flops(kernel.shapes)
     types = kernel.types[0 if flops else 1]
-    return _Computed(flops, _traffic(root, accelerated), dtype_of(types), aten_kernel(kernel.shapes, flops or 0))
+    return _Computed(flops, _traffic(root, accelerated), dtype_of_types(types), aten_kernel(kernel.shapes, flops or 0))
 
 
 def _traffic(call: _TraceNode, accelerated: bool) -> int:

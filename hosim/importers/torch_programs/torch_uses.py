@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hosim.importers.storage_parts import GROUPED, MASKED, OVERLAP, Use, region, whole
+from hosim.importers.stored import GROUPED, MASKED, OVERLAP, Use, region, whole
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "Storages", "TracedTensor", "dtype_of", "traced_tensors"]
+__all__ = ["DTYPES", "Storages", "TracedTensor", "dtype_of_types", "traced_tensors"]
 
 _LARGEST = 1 << 60  # bytes, elements and ids beyond any machine: a damaged record
 DTYPES = {
@@ -86,7 +86,7 @@ def _span(elements: int, shape: Any, strides: Any) -> int:
     return 1 + sum(int((n - 1) * stride) for n, stride in zip(shape, strides, strict=True) if n)
 
 
-def dtype_of(types: Any) -> str:
+def dtype_of_types(types: Any) -> str:
     """The data type of the first tensor in a record's list of types, such as ``fp32`` for ``Tensor(float)``; ``fp32`` if it names none."""
     for name in types if isinstance(types, list) else ():
         if isinstance(name, str) and name.startswith("Tensor("):

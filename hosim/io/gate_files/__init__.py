@@ -18,11 +18,4 @@ else:
         },
     )
 
-__all__ = [
-    "ListingModel",
-    "MatrixModel",
-    "load_baseline",
-    "load_baselines",
-    "load_cases",
-    "read_toml",
-]
+__all__ = ["ListingModel", "MatrixModel", "load_baseline", "load_baselines", "load_cases", "read_toml"]

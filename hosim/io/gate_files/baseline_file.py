@@ -1,6 +1,6 @@
 """The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and ``hosim.baselines/1``, one line per case.
 
-:mod:`hosim.gate.baselines` and :mod:`hosim.gate.matrix_file` say what the lines mean.
+:mod:`hosim.gate.records.baselines` and :mod:`hosim.gate.records.matrix_file` say what the lines mean.
 """
 
 from __future__ import annotations

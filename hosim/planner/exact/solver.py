@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, replace
 
-from hosim.analysis import verify
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay

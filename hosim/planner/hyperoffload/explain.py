@@ -18,13 +18,12 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
-from hosim.planner.hyperoffload.choices import insert
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
 from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
-from hosim.planner.hyperoffload.problem import Problem, analyse
 from hosim.planner.hyperoffload.selection import uses_gap
+from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
 from hosim.schedule import idle_parts_below, plan_for

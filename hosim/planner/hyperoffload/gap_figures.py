@@ -17,7 +17,7 @@ from itertools import accumulate
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import alone_ns
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import Problem, gaps_by_tensor
 from hosim.schedule.tiers_below import LowerTier
 
 

@@ -15,9 +15,17 @@ from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel import machine_of_copies
 from hosim.costmodel.transfers import alone_ns, channel_bandwidth
-from hosim.planner.hyperoffload.channel_reservations import ChannelTimeline, least_size_that_counts, left_rates, timelines
-from hosim.planner.hyperoffload.choices import BELOW, COPY, HOME, TensorChoice
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    ChannelTimeline,
+    Problem,
+    TensorChoice,
+    least_size_that_counts,
+    left_rates,
+    timelines,
+)
 from hosim.schedule.tiers_below import LowerTier, Placement, TierSpace
 
 _LONG = 2**30

@@ -10,8 +10,8 @@ from itertools import accumulate
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
-from hosim.planner.hyperoffload.problem import Problem
 from hosim.planner.hyperoffload.selection import GapSweep, Selection, uses_gap
+from hosim.planner.hyperoffload.tensor_choices import Problem
 
 BEST_SCORE, STARTS_BELOW = "best_score", "starts_below"
 NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "outscored"

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from hosim.analysis import Gap
 from hosim.graph import Graph
-from hosim.planner.hyperoffload.choices import Choices
 from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
+from hosim.planner.hyperoffload.tensor_choices import Choices
 
 SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "spread", "local_search", "everything", "rival"
 LEAST_TRAFFIC = "least_traffic"

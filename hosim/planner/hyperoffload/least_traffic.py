@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.engine import replay
-from hosim.planner.hyperoffload.choices import Choices, TensorChoice, everything
-from hosim.planner.hyperoffload.early_returns import absences, account, advance, ops_away
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
+from hosim.planner.hyperoffload.choice_passes import absences, account, advance, nearer_tiers, ops_away
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
-from hosim.planner.hyperoffload.problem import Problem, gaps_by_tensor
-from hosim.planner.hyperoffload.tier_assignment import nearer_tiers
+from hosim.planner.hyperoffload.tensor_choices import Choices, Evaluation, Evaluator, Problem, TensorChoice, everything, gaps_by_tensor
 from hosim.schedule.tiers_below import has_hops
 
 _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)

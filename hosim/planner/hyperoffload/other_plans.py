@@ -9,8 +9,8 @@ from itertools import islice
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, PlanCost, moved_bytes
 from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, Evaluator, PlanCost, moved_bytes
 
 Others = Callable[[Graph, Hardware, int, Callable[[], int | None], bool], Iterable[tuple[str, Plan | None]]]
 """Plans of other origin for a graph, a machine and a budget, each with its name: static ones, which the planner replays. None stands for a

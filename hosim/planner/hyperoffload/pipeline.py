@@ -1,20 +1,15 @@
 """HyperOffload's planner from end to end, as passes that one can read in order.
 
-1. :func:`hosim.planner.hyperoffload.problem.analyse`: lifetimes, pressure points, gaps.
+1. :func:`hosim.planner.hyperoffload.tensor_choices.analyse`: lifetimes, pressure points, gaps.
 2. :func:`hosim.planner.hyperoffload.selection.select`: which gaps to use, judged on the channels' timelines, under several weightings.
-3. :func:`hosim.planner.hyperoffload.early_returns.advance`: where waits are left, the same gaps with returns as early as there is room;
-   and even spreads (:mod:`hosim.planner.hyperoffload.even_spreads`), for steps in which the channels are what takes the time.
-4. :func:`hosim.planner.hyperoffload.choices.insert`: the cache ops, placed in the graph with their dependencies.
-5. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew, since a stall gives
-   transfers more time than an undisturbed step does.
-6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for.
-   What no sweep makes fit may fit with everything moved that can be (:func:`hosim.planner.hyperoffload.choices.everything`).
-7. Where several tiers are below, each rule of :mod:`hosim.schedule.tiers_below.placement`, with the same sweeps that a plan by that rule
-gets. 8. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken, so no plan here is
-worse
-   than any of them.
-9. :func:`hosim.planner.hyperoffload.local_search.improve` around what still waits, from there, judged by
-   :mod:`hosim.planner.hyperoffload.plan_simulator`.
+3. :func:`hosim.planner.hyperoffload.choice_passes.advance`: where waits are left, the same gaps with returns as early as there is room;
+   and even spreads (:mod:`hosim.planner.hyperoffload.choice_passes.even_spreads`), for steps in which the channels are what takes the time.
+4. :func:`hosim.planner.hyperoffload.tensor_choices.insert`: the cache ops, placed in the graph with their dependencies.
+5. Replay in the engine; then refinement: the op times of the best replay, waits and all, are planned for anew: stalls give transfers time.
+6. Tightening: where the replay still waits for memory, or does not fit, a smaller budget is planned for, and at last everything is moved.
+7. Where several tiers are below, each rule of :mod:`hosim.schedule.tiers_below.placement`, with the same sweeps that its plan gets.
+8. The plans of others, if the caller has some (:mod:`hosim.planner.hyperoffload.other_plans`): the best is taken.
+9. :func:`hosim.planner.hyperoffload.local_moves.improve` around what still waits, judged by a simulator.
 
 All but the first sweeps are for steps that wait. Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its
 cost ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
@@ -31,20 +26,26 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choices import Choices, everything
-from hosim.planner.hyperoffload.choices_of_plan import choices_of
-from hosim.planner.hyperoffload.early_returns import advance
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator, Judge, PlanCost
-from hosim.planner.hyperoffload.even_spreads import Spread, evenly, hardly_late, in_time, usual_bytes
+from hosim.planner.hyperoffload.choice_passes import Spread, advance, assigned_tiers, evenly, hardly_late, in_time, usual_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, SPREAD, Judgement
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
+from hosim.planner.hyperoffload.local_moves import SMALL
 from hosim.planner.hyperoffload.other_plans import OtherPlans, Others
-from hosim.planner.hyperoffload.problem import Problem, analyse, check_floor
 from hosim.planner.hyperoffload.refinement import LESS, bound_ns, found_elsewhere, refined
 from hosim.planner.hyperoffload.selection import Selection, select
-from hosim.planner.hyperoffload.stall_search import SMALL
-from hosim.planner.hyperoffload.tier_assignment import assigned_tiers
+from hosim.planner.hyperoffload.tensor_choices import (
+    Choices,
+    Evaluation,
+    Evaluator,
+    Judge,
+    PlanCost,
+    Problem,
+    analyse,
+    check_floor,
+    choices_of,
+    everything,
+)
 from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, space_below
 from hosim.units import human_size
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from hosim.analysis import LowerBounds
+from hosim.analysis.lower_bounds import LowerBounds
 from hosim.engine import NEVER, replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.evaluation import Evaluation, Evaluator
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.local_search import improve
-from hosim.planner.hyperoffload.many_starts import FEW, ManyStarts, Restarts
-from hosim.planner.hyperoffload.plan_simulator import PlanSimulator
-from hosim.planner.hyperoffload.problem import with_gaps_between_neighbours
-from hosim.planner.hyperoffload.replayed_choices import ReplayedChoices
+from hosim.planner.hyperoffload.local_moves import FEW, SMALL, ManyStarts, PlanSimulator, ReplayedChoices, Restarts, StallSearch, improve
 from hosim.planner.hyperoffload.selection import select
-from hosim.planner.hyperoffload.stall_search import SMALL, StallSearch
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, Evaluator, with_gaps_between_neighbours
 
 LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""

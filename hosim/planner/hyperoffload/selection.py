@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.choices import BELOW, HOME, Choices, TensorChoice
 from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice
 
 _LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""

@@ -26,14 +26,10 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.hyperoffload.evaluation import Evaluation, Judge, of_another, plan_cost
-from hosim.planner.hyperoffload.judgement import RIVAL, Judgement
-from hosim.planner.hyperoffload.other_plans import Others
-from hosim.planner.hyperoffload.problem import analyse
-from hosim.planner.hyperoffload.refinement import bound_ns
-from hosim.planner.hyperoffload.soonest_end import moving_ns
-from hosim.planner.hyperoffload.stall_search import SMALL
+from hosim.planner import hyperoffload
+from hosim.planner.hyperoffload import RIVAL, Judgement, Others, bound_ns, moving_ns
+from hosim.planner.hyperoffload.local_moves import SMALL
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, analyse, of_another, plan_cost
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
@@ -86,13 +82,13 @@ def search(
     run = _RewriteSearch(graph, hardware, budget, seed, judge) if (reorder or recompute) and len(graph.ops) <= MOST_OPS else None
     orders = [] if run is None else run.orders(reorder, recompute)
     if run is None or not orders:
-        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
+        return hyperoffload.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     run.attempt(graph, Edits(graph))
     plain = run.best
     if plain is not None and not plain.waits and not plain.slowed:
         return plain
     if plain is not None and not run.waits(plain):
-        return pipeline.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
+        return hyperoffload.search(graph, hardware, budget, effort=effort, seed=seed, others=others, judge=judge)
     found = _best_variant(run, orders)
     if found is None and run.needs_closer_look():
         plain, found = run.best, _best_variant(run, orders)
@@ -322,7 +318,7 @@ class _RewriteSearch:
 
     def _searched(self, graph: Graph, effort: float, others: Others | None, *, brief: bool = False) -> Evaluation:
         given = graph, self.hardware, self.budget
-        return pipeline.search(*given, effort=effort, seed=self.seed, others=others, judge=self.judge, brief=brief)
+        return hyperoffload.search(*given, effort=effort, seed=self.seed, others=others, judge=self.judge, brief=brief)
 
 
 def _with_edits(outcome: Evaluation, edits: Edits) -> Evaluation:

@@ -24,7 +24,8 @@ from math import inf, prod
 from operator import itemgetter
 from typing import Any
 
-from hosim.analysis import free_order_bound_ns, verify
+from hosim.analysis.lower_bounds import free_order_bound_ns
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan, Proof
 from hosim.costmodel import op_durations
 from hosim.edits import Edits, is_repeatable, on_processors
@@ -32,8 +33,8 @@ from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.exact.proved_bound import proved_bound_ns
-from hosim.planner.hyperoffload.evaluation import PlanCost, plan_cost
+from hosim.planner.exact import proved_bound_ns
+from hosim.planner.hyperoffload.tensor_choices import PlanCost, plan_cost
 from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager

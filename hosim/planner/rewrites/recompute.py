@@ -20,7 +20,7 @@ from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import alone_ns
 from hosim.edits import Recompute, edited, reads_the_same, why_once
 from hosim.graph import Graph
-from hosim.planner.hyperoffload.problem import Problem
+from hosim.planner.hyperoffload.tensor_choices import Problem
 
 Drop = tuple[int, int]
 """(tensor, op position): the tensor is let go after that op."""

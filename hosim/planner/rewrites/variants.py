@@ -21,8 +21,8 @@ from hosim.costmodel.transfers import channel_bandwidth
 from hosim.edits import Edits, edited, is_random
 from hosim.graph import Graph
 from hosim.hardware import Channel
-from hosim.planner.hyperoffload.problem import Problem
-from hosim.planner.hyperoffload.stall_search import SMALL
+from hosim.planner.hyperoffload.local_moves import SMALL
+from hosim.planner.hyperoffload.tensor_choices import Problem
 from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
 
 Recipe = float | tuple[int, int]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hosim.cache_plan import Plan, Proof
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import knows_all_starts, solve
+from hosim.planner.exact import knows_all_starts, solve
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int) -> Plan:

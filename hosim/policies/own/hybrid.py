@@ -24,7 +24,7 @@ from hosim.expert_routing import Routed, routed
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
-from hosim.planner.hyperoffload import pipeline
+from hosim.planner import hyperoffload
 from hosim.result import Timeline
 from hosim.schedule.experts import HOTTEST, KEEPS, LFU, LRU, PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table, hottest
 from hosim.schedule.tiers_below import FASTEST, PLANNED, Placement, planned_placement, route, space_below
@@ -80,7 +80,7 @@ def plan(
     rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
     if dynamic is None or not dynamic.marked or (cache_bytes is None and _all_fits(graph, dynamic, hardware, budget_bytes)):
-        return pipeline.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
+        return hyperoffload.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
     sizes = _sizes(graph, dynamic)
@@ -92,7 +92,7 @@ def plan(
             message = f"an op uses {human_size(sizes.op)} ({sizes.op} B) of experts, which the cache of {human_size(cache)} cannot hold"
             raise InfeasibleError(f"{message}: give hybrid cache_bytes of at least that")
         try:
-            found = pipeline.search(backbone, hardware, budget_bytes - cache, policy="hybrid", placement=rule).plan
+            found = hyperoffload.search(backbone, hardware, budget_bytes - cache, policy="hybrid", placement=rule).plan
         except InfeasibleError as error:
             message = f"beside a cache of {human_size(cache)} for experts, the backbone does not fit: {error}"
             refused = InfeasibleError(message, report=error.report)

@@ -18,9 +18,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import Evaluation, Judge, of_another, plan_cost, sturdier
-from hosim.planner.hyperoffload import pipeline
-from hosim.planner.rewrites import graph_rewrites
+from hosim.planner import hyperoffload, rewrites
+from hosim.planner.hyperoffload.choice_passes import sturdier
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, of_another, plan_cost
 from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
 from hosim.schedule.tiers_below import PLANNED, planned_placement
 
@@ -52,11 +52,11 @@ def plan(
     if rule is not None:
         if reorder or recompute:
             raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        asked, search = placement, partial(pipeline.search, placement=rule)
+        asked, search = placement, partial(hyperoffload.search, placement=rule)
     else:
         allowed = is_repeatable(graph)
         reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
-        asked, search = None, partial(graph_rewrites.search, reorder=reorder, recompute=recompute)
+        asked, search = None, partial(rewrites.search, reorder=reorder, recompute=recompute)
     others = partial(static_rivals, placement=asked) if rivals else None
     try:
         found = search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from hosim.analysis import lower_bound_ns
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import moving_ns
+from hosim.planner.hyperoffload import moving_ns
 from hosim.schedule import idle_parts_below, insert, kept_from_the_start
 from hosim.schedule.tiers_below import Placement, starts
 

@@ -17,7 +17,8 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import analyse, choices_of, insert, moving_ns
+from hosim.planner.hyperoffload import moving_ns
+from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
 from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
 from hosim.schedule import freeze_runtime

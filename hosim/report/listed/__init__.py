@@ -8,7 +8,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.report.listed.device_table import devices
-    from hosim.report.listed.installation import installation, installation_table
+    from hosim.report.listed.installation import EXTRAS, installation, installation_table
     from hosim.report.listed.listings import (
         machine,
         machines,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         workload_line,
         workloads,
     )
+    from hosim.report.listed.machines_table import machine_comparison
     from hosim.report.listed.op_time_table import op_times, origin_lines
     from hosim.report.listed.ranks_table import ranks_table
 else:
@@ -28,28 +29,15 @@ else:
         __name__,
         {
             "device_table": "devices",
-            "installation": "installation installation_table",
-            "listings": ("machine machines model_figures models policies policy_figures workload workload_figures workload_line workloads"),
+            "installation": "EXTRAS installation installation_table",
+            "listings": "machine machines model_figures models policies policy_figures workload workload_figures workload_line workloads",
+            "machines_table": "machine_comparison",
             "op_time_table": "op_times origin_lines",
             "ranks_table": "ranks_table",
         },
     )
 
 __all__ = [
-    "devices",
-    "installation",
-    "installation_table",
-    "machine",
-    "machines",
-    "model_figures",
-    "models",
-    "op_times",
-    "origin_lines",
-    "policies",
-    "policy_figures",
-    "ranks_table",
-    "workload",
-    "workload_figures",
-    "workload_line",
-    "workloads",
-]
+    "EXTRAS", "devices", "installation", "installation_table", "machine", "machine_comparison", "machines", "model_figures", "models",
+    "op_times", "origin_lines", "policies", "policy_figures", "ranks_table", "workload", "workload_figures", "workload_line", "workloads",
+]  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from hosim.hardware import Hardware
-from hosim.report.printed import open_table
-from hosim.report.tables import NOTHING
+from hosim.report.of_replays import NOTHING
+from hosim.report.printing import open_table
 from hosim.result import Result, Spread
 from hosim.units import human_size, human_time
 

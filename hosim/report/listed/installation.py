@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.plain_text import counted
-from hosim.report.printed import open_table, paragraph
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_size
 from hosim.version import __version__
 

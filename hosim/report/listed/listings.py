@@ -15,10 +15,10 @@ from hosim.hardware import Compute, Hardware
 from hosim.models import ListedModel
 from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
+from hosim.report.drawn import memory_curve
 from hosim.report.listed.op_time_table import under_load
-from hosim.report.memory_curve import memory_curve
-from hosim.report.printed import WholeFigures, open_table, paragraph
-from hosim.report.tables import NOTHING, composition, percent
+from hosim.report.of_replays import NOTHING, composition, percent
+from hosim.report.printing import WholeFigures, open_table, paragraph
 from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
 
 

@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
+from hosim.report.of_replays import NOTHING, above, multiple, percent
 from hosim.report.of_studies import Row
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING, above, multiple, percent
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent, human_size, human_time
 
 
-def machines(rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str) -> RenderableType:
+def machine_comparison(rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str) -> RenderableType:
     """One row per machine, or per machine and policy: makespan, slowdown against everything resident, and the smallest budget near that.
 
     ``profiles`` are the machines by their names, ``near`` is how many times the makespan with everything resident counts as near it.

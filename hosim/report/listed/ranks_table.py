@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from hosim.report.of_studies import signed_time, time_and_share
-from hosim.report.printed import open_table
+from hosim.report.printing import open_table
 from hosim.units import human_percent
 
 

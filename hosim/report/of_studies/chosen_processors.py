@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from hosim.analysis import durations_by_processor
+from hosim.analysis.lower_bounds import durations_by_processor
 from hosim.cache_plan import Plan
 from hosim.graph import DEVICE
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
-from hosim.report.printed import open_table
-from hosim.report.tables import NOTHING
+from hosim.report.of_replays import NOTHING
+from hosim.report.printing import open_table
 from hosim.units import human_time
 
 _NAMED = 3

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING, percent
+from hosim.report.of_replays import NOTHING, percent
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from hosim.cache_plan import Plan
 from hosim.notes import sentence
 from hosim.plain_text import counted, printable
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING, failures, percent, time_or_nothing
+from hosim.report.of_replays import NOTHING, failures, percent, time_or_nothing
+from hosim.report.printing import open_table, paragraph
 from hosim.stages import StagesResult
 from hosim.units import human_size, human_time
 
@@ -60,7 +60,7 @@ def _model(plans: Sequence[Plan]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def to_dict(result: StagesResult) -> dict[str, Any]:
+def stages_to_dict(result: StagesResult) -> dict[str, Any]:
     """The figures as ``hosim pipeline --json`` prints them; times are null where some stage does not fit."""
     whole = result.whole
     return {

@@ -13,8 +13,8 @@ from rich.text import Text
 from hosim.folded_parts import folded, tensors_of
 from hosim.graph import Tensor
 from hosim.hardware import Hardware
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING, multiple
+from hosim.report.of_replays import NOTHING, multiple
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_rate, human_size, human_time
 
 Row = Mapping[str, Any]

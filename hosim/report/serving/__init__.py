@@ -7,29 +7,28 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.serving.serving_figures import serving_figure
+    from hosim.report.serving.kv_tables import tiers_and_channels
+    from hosim.report.serving.serving_figures import curves, serving_figure
     from hosim.report.serving.serving_page import serving_page
     from hosim.report.serving.serving_studies_table import serving_fit, serving_frontier, serving_sweep
     from hosim.report.serving.serving_table import serving
+    from hosim.report.serving.serving_timeline import serving_widget
     from hosim.report.serving.serving_trace import serving_trace
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "serving_figures": "serving_figure",
+            "kv_tables": "tiers_and_channels",
+            "serving_figures": "curves serving_figure",
             "serving_page": "serving_page",
             "serving_studies_table": "serving_fit serving_frontier serving_sweep",
             "serving_table": "serving",
+            "serving_timeline": "serving_widget",
             "serving_trace": "serving_trace",
         },
     )
 
 __all__ = [
-    "serving",
-    "serving_figure",
-    "serving_fit",
-    "serving_frontier",
-    "serving_page",
-    "serving_sweep",
-    "serving_trace",
-]
+    "curves", "serving", "serving_figure", "serving_fit", "serving_frontier", "serving_page", "serving_sweep", "serving_trace",
+    "serving_widget", "tiers_and_channels",
+]  # fmt: skip

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from hosim.plain_text import counted
-from hosim.report.printed import open_table, paragraph
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent, human_size, human_time
 
 

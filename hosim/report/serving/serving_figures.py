@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.plain_text import counted, printable
-from hosim.report import figures
-from hosim.report.figures import KIND_STYLES, LINES
-from hosim.report.timeline_curves import thinned
+from hosim.report.drawn import KIND_STYLES, LINES, blank, legend_beside, style, time_unit
+from hosim.report.timelines import thinned
 from hosim.units import human_time
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def _of_one(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
 def sequences(axes: Axes, served: Served) -> Axes:
     """The sequences that run and those that wait, over time."""
     end = _end_ns(served)
-    unit, name = figures.time_unit(end)
+    unit, name = time_unit(end)
     at, (running, waiting, _) = curves(served.samples)
     for label, curve, line in zip(("running", "waiting"), (running, waiting), LINES, strict=False):
         times, (values,) = thinned(at, [curve], end, _COLUMNS)
@@ -73,7 +72,7 @@ def sequences(axes: Axes, served: Served) -> Axes:
 def cache(axes: Axes, served: Served) -> Axes:
     """The blocks of the cache that are held, over time, and how many there are."""
     end = _end_ns(served)
-    unit, name = figures.time_unit(end)
+    unit, name = time_unit(end)
     at, (_, _, held) = curves(served.samples)
     times, (values,) = thinned(at, [held], end, _COLUMNS)
     most, blocks = int(values.max()), served.room
@@ -94,9 +93,9 @@ def latencies(axes: Axes, served: Served) -> Axes:
     frame = served.frame()
     frame = frame.iloc[:: -(-len(frame) // _POINTS)]
     end = _end_ns(served)
-    unit, name = figures.time_unit(end)
+    unit, name = time_unit(end)
     most = float(frame["latency_ns"].max())
-    own, own_name = figures.time_unit(most)
+    own, own_name = time_unit(most)
     for column, label, marker, colour in (("latency_ns", "last token", "x", "#c2542d"), ("ttft_ns", "first token", ".", "black")):
         mean = human_time(round(frame[column].mean()))
         axes.plot(
@@ -110,8 +109,8 @@ def latencies(axes: Axes, served: Served) -> Axes:
 
 def serving_figure(served: Served) -> Figure:
     """The picture of ``hosim serve --plot``: sequences, cache and latencies on one axis of time."""
-    with figures.style():
-        figure, (first, second, third) = figures.blank([2.4, 2.2, 2.8])
+    with style():
+        figure, (first, second, third) = blank([2.4, 2.2, 2.8])
         sequences(first, served)
         cache(second, served)
         latencies(third, served)
@@ -129,4 +128,4 @@ def _over_time(axes: Axes, end: int, unit: int, name: str) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"time, {name}")
     axes.grid(color="0.9")
-    figures.legend_beside(axes)
+    legend_beside(axes)

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.nearest_rank import by_point, nearest_rank
+from hosim.report.of_replays import NOTHING
 from hosim.report.of_studies import cell, errors
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent
 
 Row = Mapping[str, Any]

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 
 from hosim.notes import sentence
 from hosim.plain_text import counted
-from hosim.report.printed import open_table, paragraph
-from hosim.report.tables import NOTHING
+from hosim.report.of_replays import NOTHING
+from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent, human_time
 
 _LATENCIES = {

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hosim.report.figures import OP_STYLE
+from hosim.report.drawn import OP_STYLE
 from hosim.report.serving.serving_figures import curves
-from hosim.report.timeline_curves import thinned
-from hosim.report.timeline_element import BarStyle, Encoder, element
-from hosim.report.timeline_rows import Bar, Row
+from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, thinned
 
 if TYPE_CHECKING:
     from hosim.serving import Sample, Served

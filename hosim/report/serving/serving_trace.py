@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hosim.report.perfetto import microseconds, named
+from hosim.report.timelines import microseconds, named
 from hosim.version import __version__
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from hosim.plain_text import counted
-from hosim.report.printed import paragraph
+from hosim.report.printing import paragraph
 from hosim.report.serving.kv_tables import channel_table
 from hosim.units import human_size, human_time
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ExpertCache,
         ExpertTable,
         Fetch,
+        Predictor,
         Rule,
         expert_table,
         hottest,
@@ -25,22 +26,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS Rule expert_table hottest",
+            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS Predictor Rule expert_table hottest",
             "over_time": "OverTime",
         },
     )
 
 __all__ = [
-    "HOTTEST",
-    "KEEPS",
-    "LFU",
-    "LRU",
-    "PREDICTORS",
-    "ExpertCache",
-    "ExpertTable",
-    "Fetch",
-    "OverTime",
-    "Rule",
-    "expert_table",
-    "hottest",
-]
+    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "ExpertCache", "ExpertTable", "Fetch", "OverTime", "Predictor", "Rule",
+    "expert_table", "hottest",
+]  # fmt: skip

@@ -21,9 +21,4 @@ else:
         },
     )
 
-__all__ = [
-    "KV_POLICIES",
-    "LOADING",
-    "KvRules",
-    "kv_policy",
-]
+__all__ = ["KV_POLICIES", "LOADING", "KvRules", "kv_policy"]

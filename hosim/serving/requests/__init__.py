@@ -8,27 +8,21 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.requests.asked_requests import asked_requests, changeable, changed_requests
-    from hosim.serving.requests.drawn_requests import changed_text, is_drawn, setting_of
+    from hosim.serving.requests.drawn_requests import changed_text, draw_requests, is_drawn, setting_of
     from hosim.serving.requests.request import Request
-    from hosim.serving.requests.request_files import RequestRows
+    from hosim.serving.requests.request_files import RequestRows, read_request_rows, read_requests
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "asked_requests": "asked_requests changeable changed_requests",
-            "drawn_requests": "changed_text is_drawn setting_of",
+            "drawn_requests": "changed_text draw_requests is_drawn setting_of",
             "request": "Request",
-            "request_files": "RequestRows",
+            "request_files": "RequestRows read_request_rows read_requests",
         },
     )
 
 __all__ = [
-    "Request",
-    "RequestRows",
-    "asked_requests",
-    "changeable",
-    "changed_requests",
-    "changed_text",
-    "is_drawn",
-    "setting_of",
-]
+    "Request", "RequestRows", "asked_requests", "changeable", "changed_requests", "changed_text", "draw_requests", "is_drawn",
+    "read_request_rows", "read_requests", "setting_of",
+]  # fmt: skip

@@ -23,24 +23,7 @@ else:
     )
 
 __all__ = [
-    "RECOMPUTE",
-    "REORDER",
-    "AnyPolicy",
-    "Axis",
-    "PolicyChoice",
-    "Settings",
-    "Value",
-    "as_choice",
-    "as_integer",
-    "check_pinning",
-    "notes_on_choice",
-    "parse_axis",
-    "parse_choice",
-    "parse_choices",
-    "parse_steps",
-    "read_points",
-    "read_vary",
-    "scalar",
-    "without",
+    "RECOMPUTE", "REORDER", "AnyPolicy", "Axis", "PolicyChoice", "Settings", "Value", "as_choice", "as_integer", "check_pinning",
+    "notes_on_choice", "parse_axis", "parse_choice", "parse_choices", "parse_steps", "read_points", "read_vary", "scalar", "without",
     "written",
-]
+]  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hosim import engine
-from hosim.analysis import bounded, verify
+from hosim.analysis.lower_bounds import bounded
+from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, illegal_plan
@@ -72,7 +73,7 @@ def replay(
     record: bool = False,
     bounds: bool = True,
 ) -> Result:
-    """The result of one plan, with the lower bound on what any plan takes (:func:`hosim.analysis.bounded_result.bounded`).
+    """The result of one plan, with the lower bound on what any plan takes (:func:`hosim.analysis.lower_bounds.bounded_result.bounded`).
 
     Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be faster than one that does.
     ``reserve_bytes`` is what an allocator may reserve, if not the budget. ``record`` keeps the timeline. ``bounds`` false leaves the bound

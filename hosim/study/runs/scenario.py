@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hosim.analysis import bounded
+from hosim.analysis.lower_bounds import bounded
 from hosim.costmodel import rescaled_from
 from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.engine import parse_budget, resident_step

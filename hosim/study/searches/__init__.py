@@ -8,8 +8,8 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.study.searches.bisection import bisected, shown
-    from hosim.study.searches.cost import priced
-    from hosim.study.searches.fits import STEPS, Fit, Wanted, ascending, fit, fit_rows, sought
+    from hosim.study.searches.cost import priced, step_cost, tokens_of
+    from hosim.study.searches.fits import STEPS, Fit, Probe, Wanted, ascending, fit, fit_rows, sought
     from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
     from hosim.study.searches.pareto import pareto
 else:
@@ -17,27 +17,14 @@ else:
         __name__,
         {
             "bisection": "bisected shown",
-            "cost": "priced",
-            "fits": "Fit STEPS Wanted ascending fit fit_rows sought",
+            "cost": "priced step_cost tokens_of",
+            "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows",
             "pareto": "pareto",
         },
     )
 
 __all__ = [
-    "STEPS",
-    "Fit",
-    "Frontier",
-    "Wanted",
-    "ascending",
-    "attempt",
-    "bisected",
-    "fit",
-    "fit_rows",
-    "frontier",
-    "frontier_rows",
-    "pareto",
-    "priced",
-    "shown",
-    "sought",
-]
+    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit", "fit_rows", "frontier", "frontier_rows",
+    "pareto", "priced", "shown", "sought", "step_cost", "tokens_of",
+]  # fmt: skip

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosim import files
 from hosim.errors import InputError
-from hosim.files import bounded
 
 FORMAT = "hosim.gpu/1"
 """Of every file of the kit."""
@@ -58,7 +58,7 @@ class KitRun:
 
 def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A file of the kit, with these keys. Raises :class:`InputError`."""
-    content = bounded.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
+    content = files.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"expected a file that `python -m hosim.gpu` writes (format {FORMAT})", source=str(path))
     missing = [key for key in keys if key not in content]

@@ -1,0 +1,267 @@
+"""A lower bound on the makespan of any plan, wherever its tensors start: what no order of transfers can beat.
+
+The longest chain of ops is one. Where memory is short, :mod:`hosim.analysis.lower_bounds.traffic_program` adds what has to move: at each
+of some ops,
+the *pressure points*, what does not fit lies elsewhere, and its bytes cross the channels before, after, or both. The derivation is in
+docs/lower-bound.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, product
+from math import prod
+
+from hosim.analysis.critical_path import earliest_starts, tails
+from hosim.analysis.lower_bounds.any_processor import fits_on, least_durations, loosened
+from hosim.analysis.lower_bounds.bound_search import BoundSearch
+from hosim.analysis.lower_bounds.free_order_bound import free_order_bound_ns
+from hosim.analysis.lower_bounds.linear_program import whole_ns
+from hosim.analysis.lower_bounds.op_bandwidth import free_bytes
+from hosim.analysis.lower_bounds.op_orders import least_of_orders
+from hosim.analysis.lower_bounds.passages import Passages
+from hosim.analysis.lower_bounds.processor_bound import processor_bound_ns
+from hosim.analysis.lower_bounds.traffic_program import Group, Times, TrafficProgram
+from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
+from hosim.analysis.tensor_lives import Life, lives
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.edits import on_processors
+from hosim.graph import Graph, Tensor
+from hosim.hardware import Hardware
+from hosim.processors import others_of
+
+Residency = Mapping[int, Sequence[str]]
+"""Tiers of the valid copies at time 0, by tensor position."""
+
+_EVERY_OP, _POINTS = 48, 12
+"""On graphs of up to so many ops every op is a point, on larger ones there are so many."""
+
+_APART, _GAPS = 160, 1000
+"""Up to so many tensors each is its own group; otherwise those of one life are taken together, and groups count, large ones first, until
+their gaps have so many points inside."""
+
+_CHOICES = 256
+"""Up to so many choices of processors, on graphs where every op is a point, each has a bound of its own."""
+
+_ORDERS = 16
+"""On several streams, where every op is a point, graphs looked at in which ops that cannot run at once have an order."""
+
+_STREAMS = 64
+"""Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
+
+
+def lower_bound_ns(
+    graph: Graph,
+    durations: Sequence[int],
+    hardware: Hardware,
+    initial_residency: Residency | None = None,
+    budget_bytes: int | None = None,
+    *,
+    repeats: bool = True,
+    compete: bool | None = None,
+) -> int:
+    """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends, under any plan.
+
+    ``durations`` are nanoseconds by op position, ``budget_bytes`` is the budget of the device tier, if it has one. Tensors that
+    ``initial_residency`` lists start there, all others wherever the plan likes. ``repeats`` false is for plans that do not restore what
+    rule 2 wants restored. ``compete`` says whether copies take memory bandwidth from ops, as in :func:`hosim.engine.replay`.
+    """
+    starts = initial_residency or {}
+    moved = _bound(graph, durations, hardware, starts, budget_bytes, True, compete, None)
+    if repeats:
+        return moved
+    return min(moved, _bound(graph, durations, hardware, starts, budget_bytes, False, compete, None))
+
+
+def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
+    """The tensors that the workload puts into tiers below at time 0, each with its tier."""
+    tensors = graph.tensors
+    return {t: (home,) for t in graph.initial if (home := tensors[t].home) not in (None, hardware.device_tier)}
+
+
+class LowerBounds:
+    """The lower bounds of one graph on one machine; each is computed once."""
+
+    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+        self._graph = graph
+        self._hardware = hardware
+        self._in_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
+        self._any_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
+
+    def bound_ns(self, budget_bytes: int | None, makespan_ns: int, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
+        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts below there.
+
+        ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
+        """
+        key = budget_bytes, repeats, homes_kept, compete
+        if key not in self._in_order:
+            starts, durations = self.given(homes_kept)
+            self._in_order[key] = _bound(self._graph, durations, self._hardware, starts, budget_bytes, repeats, compete, makespan_ns)
+        return self._in_order[key]
+
+    def any_order_ns(self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
+        """As :meth:`bound_ns`, on plans that may edit the graph: :func:`hosim.analysis.lower_bounds.free_order_bound_ns`."""
+        key = budget_bytes, repeats, homes_kept, compete
+        if key not in self._any_order:
+            starts, durations = self.given(homes_kept)
+            self._any_order[key] = free_order_bound_ns(
+                self._graph, durations, self._hardware, budget_bytes, starts, repeats=repeats, compete=compete
+            )
+        return self._any_order[key]
+
+    def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
+        """Where tensors start whatever the plan, and how long each op takes."""
+        starts = homes_below(self._graph, self._hardware) if homes_kept else {}
+        return starts, op_durations(self._graph, self._hardware)
+
+
+def _bound(
+    graph: Graph,
+    durations: Sequence[int],
+    hardware: Hardware,
+    starts: Residency,
+    budget: int | None,
+    repeats: bool,
+    compete: bool | None,
+    enough: int | None,
+    *,
+    ordered: bool = False,
+) -> int:
+    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried.
+
+    ``ordered``: which ops of different streams run at once is not asked.
+    """
+    if not (ordered or len(graph.streams) <= 1 or len(graph.ops) > _EVERY_OP or graph.movable or graph.elsewhere):
+
+        def bound(graph: Graph, durations: Sequence[int]) -> int:
+            return _bound(graph, durations, hardware, starts, budget, repeats, compete, enough, ordered=True)
+
+        return least_of_orders(graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS)
+    capacity = _capacity(hardware, budget)
+    by_shares, chosen = 0, bool(graph.movable)
+    if chosen or graph.elsewhere:
+        by_shares = processor_bound_ns(graph, durations, hardware, starts, capacity, repeats=repeats)
+        if 1 < _choices(graph, hardware) <= _CHOICES and len(graph.ops) <= _EVERY_OP:
+            return _of_choices(graph, hardware, starts, budget, repeats, compete, by_shares)
+        loose = sorted({*graph.movable, *graph.elsewhere})
+        durations = least_durations(graph, durations, hardware)
+        graph = loosened(graph, durations, loose)
+    earliest, tail = earliest_starts(graph, durations), tails(graph, durations)
+    longest = max([by_shares, *[e + t for e, t in zip(earliest, tail, strict=True)]])
+    if chosen and len(graph.streams) > _STREAMS:
+        return longest  # what follows is about few streams
+    excess = excess_of(graph, capacity)
+    cold = any(hardware.device_tier not in tiers for tiers in starts.values())
+    if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
+        return longest  # everything fits, all the time
+    machine = machine_of_copies(graph, hardware, compete)
+    passages = Passages(machine)
+    if not passages.into:
+        return longest  # nothing comes in: if a plan exists at all, nothing has to
+    points = points_of(graph, tightest(excess, _POINTS) if len(graph.ops) > _EVERY_OP else range(len(graph.ops)))
+    groups = _groups(graph, lives(graph, points, starts, repeats), passages)
+    used = [sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes for i in points.ops]
+    free = free_bytes(graph, machine, durations) if machine is not hardware else None
+    times = _times(graph, durations, earliest, tail, points, free)
+    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(enough)
+    return max(longest, whole_ns(found))
+
+
+def _choices(graph: Graph, hardware: Hardware) -> int:
+    """How many choices of processors there are."""
+    return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
+
+
+def _capacity(hardware: Hardware, budget: int | None) -> int:
+    return hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+
+
+def _of_choices(
+    graph: Graph, hardware: Hardware, starts: Residency, budget: int | None, repeats: bool, compete: bool | None, least: int
+) -> int:
+    """The least bound of all choices of processors, which is at least ``least``: of each by itself, those first that may be the least."""
+    capacity = _capacity(hardware, budget)
+    names = [graph.ops[i].name for i in graph.movable]
+    allowed = [(graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable]
+    fixed = []
+    for choice in product(*allowed):
+        if not all([fits_on(graph, i, each, hardware, capacity) for i, each in zip(graph.movable, choice, strict=True)]):
+            continue  # there is no such plan
+        one = on_processors(graph, list(zip(names, choice, strict=True)))
+        durations = op_durations(one, hardware)
+        by_shares = processor_bound_ns(one, durations, hardware, starts, capacity, repeats=repeats) if one.elsewhere else 0
+        fixed.append((by_shares, one, durations))
+    found: int | None = None
+    for by_shares, one, durations in sorted(fixed, key=lambda each: each[0]):
+        if found is not None and by_shares >= found:
+            break
+        bound = _bound(one, durations, hardware, starts, budget, repeats, compete, None)
+        found = bound if found is None else min(found, bound)
+    return max(least, found or 0)
+
+
+def _initial_bytes(graph: Graph) -> int:
+    return sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t])
+
+
+def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passages) -> list[Group]:
+    apart = sum(map(len, found.values())) <= _APART
+    groups = []
+    for life, tensors in found.items():
+        for members in [[t] for t in tensors] if apart else [tensors]:
+            size = sum(graph.tensors[t].size_bytes for t in members)
+            together = [graph.tensors[t] for t in members]
+            time = {c: _least_time(passages, c, together) for c in (*passages.into, *passages.out)}
+            groups.append(Group(life, float(size), len(members) == 1, time))
+    groups.sort(key=lambda group: -group.size)
+    inside = accumulate(sum(gap.inside.bit_count() for gap in group.life.gaps) for group in groups)
+    return groups if apart else [group for group, points in zip(groups, inside, strict=True) if points <= _GAPS]
+
+
+def _least_time(passages: Passages, channel: str, tensors: Sequence[Tensor]) -> float:
+    """Nanoseconds of which any share of the tensors' bytes takes at least its share, whichever of the tensors a plan moves.
+
+    The latencies of all of them would be too much: a plan may move the large ones alone.
+    """
+    if len(tensors) == 1:
+        return passages.time(channel, tensors[0])
+    per_byte = min((passages.time(channel, tensor) / tensor.size_bytes for tensor in tensors if tensor.size_bytes), default=0.0)
+    return per_byte * sum(tensor.size_bytes for tensor in tensors)
+
+
+def _times(
+    graph: Graph, durations: Sequence[int], earliest: Sequence[int], tail: Sequence[int], points: Points, free: Sequence[float] | None
+) -> Times:
+    passed = dict.fromkeys(graph.streams, 0)
+    spare = dict.fromkeys(graph.streams, 0.0)
+    by_stream, spare_before = {}, {}
+    for i, op in enumerate(graph.ops):
+        by_stream[i], spare_before[i] = passed[op.stream], spare[op.stream]
+        passed[op.stream] += durations[i]
+        if free is not None:
+            spare[op.stream] += free[i]
+    between = []
+    last: dict[str, int] = {}
+    for k, i in enumerate(points.ops):
+        stream = graph.ops[i].stream
+        if stream in last:
+            between.append((last[stream], k, by_stream[i] - by_stream[points.ops[last[stream]]]))
+        last[stream] = k
+        known = points.before[i]
+        covered = 0
+        for p in range(k - 1, -1, -1):
+            if known >> p & 1 and not covered >> p & 1:
+                between.append((p, k, durations[points.ops[p]]))
+                covered |= points.before[points.ops[p]]
+    return Times(
+        duration=[durations[i] for i in points.ops],
+        earliest=[earliest[i] for i in points.ops],
+        tail=[tail[i] for i in points.ops],
+        between=between,
+        longest=max((e + t for e, t in zip(earliest, tail, strict=True)), default=0),
+        stream=[graph.ops[i].stream for i in points.ops],
+        passed=[by_stream[i] for i in points.ops],
+        in_all=passed,
+        spare=None if free is None else [(spare_before[i], free[i]) for i in points.ops],
+        spare_in_all=spare,
+    )

@@ -1,0 +1,19 @@
+"""What is wrong with a plan, or with edits of one: found by a walk that shares no code with the replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.analysis.verifying.edits_check import check_edits
+    from hosim.analysis.verifying.finding import Finding
+    from hosim.analysis.verifying.stream_clocks import StreamClocks
+    from hosim.analysis.verifying.verifier import verify
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__, {"edits_check": "check_edits", "finding": "Finding", "stream_clocks": "StreamClocks", "verifier": "verify"}
+    )
+
+__all__ = ["Finding", "StreamClocks", "check_edits", "verify"]

@@ -1,0 +1,324 @@
+"""Measuring a case: plan and replay it, and return a record, or a line of a matrix."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hosim import engine
+from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
+from hosim.analysis.remarks import check_made_for
+from hosim.analysis.verifying import verify
+from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.costmodel import op_durations
+from hosim.devices_of_graph import on_devices
+from hosim.engine import parse_budget
+from hosim.errors import HosimError, InfeasibleError, illegal_plan
+from hosim.gate.cases import Case
+from hosim.gate.flat_profile import flat_profile
+from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
+from hosim.gate.judged_metrics import metrics_of
+from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief
+from hosim.gate.served_case import measure_served
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.io import rescaled
+from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
+from hosim.study.asked import PolicyChoice, parse_choice
+from hosim.study.runs import check, make_plan
+from hosim.timeline import blamed, occupancy
+from hosim.units import exact_size
+from hosim.version import __version__
+from hosim.versions import VERSIONS
+
+COLUMNS = 60
+"""How many equal parts of the makespan a curve has."""
+
+STAGED = "staged"
+"""The label of a tensor's chunks on their way through a tier."""
+
+
+def measure(case: Case, kept: Path | None = None) -> Measured:
+    """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
+    if case.serve is not None:
+        return measure_served(case)
+    return measure_graph(case, _graph(case, kept), _source(case))
+
+
+def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
+    """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
+
+    profile = load_hardware(find_hardware(case.beside(case.hardware)))
+    graph = canonical(rescaled(graph, profile) if case.rescale else graph)
+    hardware = on_devices(graph, profile)
+    choice = parse_choice(case.policy)
+    _, budget = parse_budget(case.budget, graph, hardware)
+    try:
+        plan = _plan(case, choice, graph, hardware, budget)
+    except InfeasibleError as error:
+        return Measured(None, str(error))
+    result = engine.replay(plan, hardware, budget, record=True)
+    if not result.feasible:
+        return Measured(None, result.error)
+    assert result.timeline is not None
+    measured = _measured(case, choice, graph, hardware, plan, result, result.timeline)
+    return _with_source(measured, source)
+
+
+def _with_source(measured: Measured, source: str) -> Measured:
+    record = measured.record
+    if record is None or not source:
+        return measured
+    return replace(measured, record=replace(record, fingerprints={**record.fingerprints, SOURCE: source}))
+
+
+def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
+    """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical. Raises :class:`HosimError`."""
+    choice = parse_choice(case.policy)
+    _, budget = parse_budget(case.budget, graph, hardware)
+    try:
+        plan = _plan(case, choice, graph, hardware, budget)
+    except InfeasibleError as error:
+        return Measured(None, str(error))
+    result = engine.replay(plan, hardware, budget)
+    if not result.feasible:
+        return Measured(None, result.error)
+    machine = digest(repr(sorted(flat_profile(hardware).items())))
+    prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
+    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS)
+    peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
+    return Measured(replace(record, peaks=peaks, notes=result.notes))
+
+
+def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured | HosimError]:
+    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the place of what it is raised for."""
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
+
+    try:
+        given, source = _graph(cases[0], kept), _source(cases[0])
+        graph = canonical(given)
+    except HosimError as error:
+        yield from [error] * len(cases)
+        return
+    on: dict[tuple[str, bool], tuple[Graph, str, Hardware]] = {}
+    for case in cases:
+        try:
+            asked = case.hardware, case.rescale
+            if asked not in on:
+                profile = load_hardware(find_hardware(case.beside(case.hardware)))
+                timed = canonical(rescaled(given, profile)) if case.rescale else graph
+                on[asked] = timed, graph_fingerprint(timed), on_devices(timed, profile)
+            yield _with_source(measure_line(case, *on[asked]), source)
+        except HosimError as error:
+            yield error
+
+
+def _graph(case: Case, kept: Path | None) -> Graph:
+    from hosim.io import load_named, names_model
+    from hosim.shipped import find_workload
+
+    if case.entry is not None:
+        return graph_of_entry(case.entry, case.folder)
+    assert case.workload is not None
+    text = case.beside(case.workload)
+    return load_named(text) if names_model(text) else graph_of_file(find_workload(text), kept)
+
+
+def _source(case: Case) -> str:
+    """The fingerprint of the file of a case, or of the name of a model; empty for a function of the user's."""
+    from hosim.io import names_model
+    from hosim.shipped import find_workload, is_shipped
+
+    if case.workload is None:
+        return ""
+    text = case.beside(case.workload)
+    if names_model(text):
+        return digest(text)
+    path = find_workload(text)
+    return SHIPPED if is_shipped(path) else source_digest(path)[:16]
+
+
+def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
+    from hosim.io import check_tiers, load_plan
+
+    if case.plan is None:
+        made = make_plan(graph, hardware, choice, budget)
+        check(made, hardware, budget)
+        return made
+    path = case.beside(case.plan)
+    plan = load_plan(path, graph)
+    check_tiers(plan, hardware, source=path)
+    if case.strict:
+        check_made_for(plan, hardware, budget, source=path)
+    if findings := verify(plan, hardware, budget):
+        raise illegal_plan(f"{path}: breaks a rule", findings)
+    return plan
+
+
+def _measured(
+    case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, plan: Plan, result: Result, timeline: Timeline
+) -> Measured:
+    ran = plan.graph
+    story = _Story(plan, timeline)
+    record = Record(
+        case=case.name,
+        asked=case.asked(),
+        fingerprints={"graph": graph_fingerprint(graph), "plan": plan_fingerprint(plan, choice.label)},
+        metrics=metrics_of(result),
+        machine=flat_profile(hardware) | {"budget": exact_size(result.budget_bytes)},
+        peaks={
+            tier: story.peak(tier, result.peak_at_ns[tier], result.peak_breakdown.get(tier, {}), away=tier == hardware.device_tier)
+            for tier, held in result.peak_bytes.items()
+            if held
+        },
+        moved=story.moved(),
+        stalls=story.stalls(),
+        durations=_listing({(op.kind, op.name): ns for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)}),
+        curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
+        hosim=__version__,
+        versions=VERSIONS,
+        notes=result.notes,
+    )
+    return Measured(
+        record,
+        stays={key: stay for tier in record.peaks for key, stay in story.stays(tier, result.peak_at_ns[tier]).items()},
+        positions={op.name: i for i, op in enumerate(ran.ops)},
+        tensors=frozenset(tensor.name for tensor in ran.tensors),
+        waits_for=waits_for(ran, timeline),
+    )
+
+
+class _Story:
+    """A timeline, by names."""
+
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        self.plan = plan
+        self.graph = plan.graph
+        self.timeline = timeline
+        self._detached: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for c in plan.cache_ops:
+            if c.op == DETACH and c.after != AT_START:
+                self._detached[c.source, c.tensor].append(c.after)
+        self._copies: dict[int, list[Transfer]] = defaultdict(list)
+        for copy in timeline.transfers:
+            self._copies[copy.tensor].append(copy)
+        self._held: dict[tuple[str, int], list[Residency]] = defaultdict(list)
+        for held in timeline.residencies:
+            if not held.staged:
+                self._held[held.tier, held.tensor].append(held)
+
+    def peak(self, tier: str, at: int, composition: Mapping[str, int], away: bool) -> PeakRecord:
+        """The tier at the instant of its peak."""
+        tensors = self.graph.tensors
+        held: dict[tuple[str, str], int] = defaultdict(int)
+        there = set()
+        for x in self.timeline.residencies:
+            if x.tier == tier and x.start_ns <= at < x.end_ns:
+                if x.tensor < 0:
+                    held[WORKSPACE, self.graph.ops[x.op].name] += x.bytes
+                else:
+                    held[STAGED if x.staged else tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
+                    there.add(x.tensor)
+        gone = {(tensors[t].kind, tensors[t].name): tensors[t].size_bytes for t in self._needed(at) if t not in there} if away else {}
+        residents = [self._with_span(item, tier, at) for item in _listing(held).items]
+        return PeakRecord(self._running(at), {kind: b for kind, b in composition.items() if b}, Listing(tuple(residents)), _listing(gone))
+
+    def _with_span(self, item: Item, tier: str, at: int) -> Item:
+        """The item of a tensor's copy in a tier at an instant, with the ops after which the copy was issued and is released."""
+        if item.label in (WORKSPACE, STAGED) or self.plan.runtime is not None:
+            return item
+        t = self.graph.tensor_index[item.name]
+        held = next(x for x in self._held[tier, t] if x.start_ns <= at < x.end_ns)
+        ops, cache_ops = self.graph.ops, self.plan.cache_ops
+        came = [c for c in self._copies[t] if c.start_ns == held.start_ns and cache_ops[c.cache_op].destination == tier]
+        if came and cache_ops[came[0].cache_op].after != AT_START:
+            item = replace(item, since=ops[cache_ops[came[0].cache_op].after].name)
+        released = self._released_after(t, tier, held.end_ns)
+        return replace(item, until=ops[released].name) if released is not None else item
+
+    def _released_after(self, t: int, tier: str, at: int) -> int | None:
+        """The op after which a residency that ends at an instant is released: the last use, else a detach; ``None`` for neither."""
+        end, users = self.timeline.op_end_ns, self.graph.users[t]
+        if not self.graph.survives[t] and users and max(end[i] for i in users) <= at:
+            return max(users, key=lambda i: (end[i], i))
+        return max((after for after in self._detached[tier, t] if end[after] <= at), default=None)
+
+    def _needed(self, at: int) -> list[int]:
+        """The tensors that exist at an instant and are used later or survive the step."""
+        start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
+        initial = self.plan.residency("")
+        needed = []
+        for t, users in enumerate(self.graph.users):
+            born = t in initial or (bool(users) and start[users[0]] <= at)
+            if born and (self.graph.survives[t] or any(end[i] > at for i in reversed(users))):
+                needed.append(t)
+        return needed
+
+    def _running(self, at: int) -> str | None:
+        """The op that runs at an instant; of several, the one that started last."""
+        start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
+        running = [(start[i], i) for i in range(len(start)) if start[i] <= at < end[i]]
+        return self.graph.ops[max(running)[1]].name if running else None
+
+    def stays(self, tier: str, at: int) -> dict[tuple[str, str], Stay]:
+        """Why each tensor is in a tier at an instant."""
+        ops, start = self.graph.ops, self.timeline.op_start_ns
+        found: dict[tuple[str, str], Stay] = {}
+        for x in self.timeline.residencies:
+            if x.tier != tier or x.tensor < 0 or x.staged or not x.start_ns <= at < x.end_ns:
+                continue
+            # the copy that this residency began with: it reserves its bytes when it starts
+            copies = [y for y in self._copies[x.tensor] if y.start_ns == x.start_ns and self._destination(y.cache_op) == tier]
+            after = self.plan.cache_ops[copies[0].cache_op].after if copies and self.plan.runtime is None else AT_START
+            users = self.graph.users[x.tensor]
+            before = [i for i in users if start[i] <= at]
+            later = [i for i in users if start[i] > at]
+            found[tier, self.graph.tensors[x.tensor].name] = Stay(
+                used=ops[before[-1]].name if before else None,
+                until=ops[later[0]].name if later else None,
+                fetched=bool(copies),
+                fetched_after=ops[after].name if after != AT_START else None,
+            )
+        return found
+
+    def _destination(self, cache_op: int) -> str | None:
+        return self.plan.cache_ops[cache_op].destination if 0 <= cache_op < len(self.plan.cache_ops) else None
+
+    def moved(self) -> dict[str, Listing]:
+        """Bytes by channel and tensor."""
+        tensors = self.graph.tensors
+        bytes_of: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+        for x in self.timeline.transfers:
+            bytes_of[x.channel][tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
+        return {channel: _listing(listed) for channel, listed in bytes_of.items()}
+
+    def stalls(self) -> Listing:
+        """Nanoseconds by cause and op."""
+        waited: dict[tuple[str, str], int] = defaultdict(int)
+        for stall in self.timeline.stalls:
+            waited[stall.cause, self.graph.ops[stall.op].name] += stall.stall_ns
+        return _listing(waited)
+
+
+def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:
+    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed on."""
+    waited = [(stall.op, blamed(timeline, stall)) for stall in timeline.stalls]
+    return {graph.ops[op].name: graph.tensors[x.tensor].name for op, x in waited if x is not None}
+
+
+def _listing(values: Mapping[tuple[str, str], int]) -> Listing:
+    return Listing(tuple(Item(label, name, value) for (label, name), value in sorted(values.items()) if value))
+
+
+def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
+    """The maximum that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
+    if not makespan_ns:
+        return ()
+    held = occupancy(timeline, tier)
+    edges = [(k * makespan_ns // COLUMNS, -(-(k + 1) * makespan_ns // COLUMNS)) for k in range(COLUMNS)]
+    return tuple(held.largest(start, end) for start, end in edges)

@@ -1,0 +1,236 @@
+"""Baseline files: records as sorted text that a person can review, one file per case.
+
+Equal records give equal bytes. A comment beside each value says what it means. A list longer than :data:`LINES` has its largest items and
+the sum of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from hosim.errors import InputError
+from hosim.gate.judged_metrics import human
+from hosim.gate.records.folding import absolute, fold, relative, unfold
+from hosim.gate.records.record import Item, Listing, PeakRecord, Record
+from hosim.limits import within
+from hosim.units import human_size, human_time
+from hosim.versions import REPLAY
+
+if TYPE_CHECKING:
+    from hosim.io.gate_files import ListingModel
+
+LINES = 60
+"""How many lines a list may have."""
+
+SUFFIX = ".toml"
+
+_FIRST = 1024
+
+_SINCE, _UNTIL = " {since} ", " {until} "
+"""No folded name can equal this, because folding doubles a name's own braces."""
+
+HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
+
+
+def read_record(path: str | os.PathLike[str]) -> Record:
+    """The record in a baseline file. Raises :class:`InputError`."""
+    from hosim.io.gate_files import load_baseline
+
+    data = load_baseline(path)
+    source = os.fspath(path)
+    peaks = {
+        tier: PeakRecord(
+            op=peak.get("op"),
+            composition=peak.get("composition", {}),
+            residents=_listing(peak.get("residents"), source, f"peaks.{tier}.residents"),
+            away=_listing(peak.get("away"), source, f"peaks.{tier}.away"),
+        )
+        for tier, peak in data.get("peaks", {}).items()
+    }
+    return Record(
+        case=data["case"],
+        asked=data["asked"],
+        fingerprints={key: value for key, value in data["fingerprints"].items() if isinstance(value, str)},
+        metrics=data["metrics"],
+        machine=data.get("machine", {}),
+        peaks=peaks,
+        moved={channel: _listing(listed, source, f"moved.{channel}") for channel, listed in data.get("moved", {}).items()},
+        stalls=_listing(data.get("stalls"), source, "stalls"),
+        durations=_listing(data.get("durations"), source, "durations"),
+        curve=tuple(data.get("curve", ())),
+        hosim=data["hosim"],
+        versions={REPLAY: data["semantics"], **data.get("versions", {})},
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def save_record(record: Record, path: str | os.PathLike[str]) -> bool:
+    """Write a baseline file, and its folder; returns whether the file changed. Raises :class:`InputError` if it cannot be written."""
+    return save_text(record_text(record), path)
+
+
+def save_text(text: str, path: str | os.PathLike[str]) -> bool:
+    """As :func:`save`, for the given text."""
+    from hosim.files import write_bytes
+
+    target = Path(path)
+    confined(target, target.parent, os.fspath(path))
+    content = text.encode()
+    with suppress(OSError):  # missing or unreadable: writing reports what is wrong
+        if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:
+            return False
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be created: {error.strerror}", source=str(target.parent)) from None
+    write_bytes(target, content)
+    return True
+
+
+def record_text(record: Record) -> str:
+    """The text of a baseline file."""
+    return HEADER + "".join(line + "\n" for line in _lines(record))
+
+
+def _lines(record: Record) -> Iterator[str]:
+    yield f"format = {quoted('hosim.baseline/1')}"
+    yield f"case = {quoted(record.case)}"
+    yield f"hosim = {quoted(record.hosim)}"
+    yield f"semantics = {record.versions[REPLAY]}"
+    yield f"curve = {list(record.curve)}"
+    if record.notes:
+        yield f"notes = [{', '.join(map(quoted, record.notes))}]"
+    yield from version_lines(record.versions)
+    yield from _table("asked", record.asked)
+    yield from _table("fingerprints", record.fingerprints)
+    yield "\n[metrics]"
+    for name in sorted(record.metrics):
+        yield f"{quoted(name)} = {record.metrics[name]}  # {human(name, record.metrics[name])}"
+    for tier, peak in sorted(record.peaks.items()):
+        yield f"\n[peaks.{quoted(tier)}]"
+        if peak.op is not None:
+            yield f"op = {quoted(peak.op)}"
+        yield f"\n[peaks.{quoted(tier)}.composition]"
+        for kind, held in sorted(peak.composition.items()):
+            yield f"{quoted(kind)} = {held}  # {human_size(held)}"
+        yield from _listed(f"peaks.{quoted(tier)}.residents", peak.residents, human_size)
+        yield from _listed(f"peaks.{quoted(tier)}.away", peak.away, human_size)
+    for channel, listing in sorted(record.moved.items()):
+        yield from _listed(f"moved.{quoted(channel)}", listing, human_size)
+    yield from _listed("stalls", record.stalls, human_time)
+    yield from _listed("durations", record.durations, human_time)
+    yield from _table("machine", record.machine)
+
+
+def version_lines(versions: Mapping[str, int]) -> Iterator[str]:
+    """The table of versions; those of a replay's rules have a line of their own, which is as old as the format."""
+    if others := {name: number for name, number in versions.items() if name != REPLAY}:
+        yield "\n[versions]"
+        for name in sorted(others):
+            yield f"{quoted(name)} = {others[name]}"
+
+
+def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
+    yield f"\n[{name}]"
+    for key in sorted(values):
+        yield f"{quoted(key)} = {quoted(values[key])}"
+
+
+def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
+    if not listing.items and not listing.others:
+        return
+    by_value: dict[tuple[str, int, str], list[str]] = {}
+    for item in listing.items:
+        by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
+    rows = [(label, text + span, value, count) for (label, value, span), names in by_value.items() for text, count in fold(names)]
+    rows.sort(key=lambda row: (-row[2], row[0], row[1]))
+    kept, left = rows[:LINES], rows[LINES:]
+    yield f"\n[{name}]"
+    yield "items = ["
+    for label, text, value, count in sorted(kept):
+        each = f"{count} x {say(value)} = {say(value * count)}" if count > 1 else say(value)
+        yield f"  {quoted(f'{as_word(label)} {value} {text}')},  # {each}"
+    yield "]"
+    others = listing.others + sum(row[3] for row in left)
+    if others:
+        held = listing.others_value + sum(row[2] * row[3] for row in left)
+        yield f"others = [{others}, {held}]  # {others} more: {say(held)}"
+
+
+def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
+    if data is None:
+        return Listing()
+    items = []
+    for i, text in enumerate(data.get("items", ())):
+        label, _, rest = text.partition(" ")
+        value, _, folded = rest.partition(" ")
+        try:
+            if not value.isascii() or not value.isdecimal():
+                raise ValueError("no number")
+            folded, _, until = folded.partition(_UNTIL)
+            folded, _, since = folded.partition(_SINCE)
+            items += [Item(of_word(label), name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
+            within("records", len(items))
+        except InputError as error:
+            raise InputError(error.message, source=source, where=f"{where}.items[{i}]") from None
+        except ValueError:
+            raise InputError(
+                f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline update' writes the file again",
+                source=source,
+                where=f"{where}.items[{i}]",
+            ) from None
+    others, value_left = data.get("others", (0, 0))
+    return Listing(tuple(items), others, value_left)
+
+
+def _span(item: Item) -> str:
+    """Since and until when, relative to the tensor's name, so that equal items of all layers share a line."""
+    text = ""
+    for word, op in ((_SINCE, item.since), (_UNTIL, item.until)):
+        if op and "{" not in op and "}" not in op:
+            text += word + relative(op, item.name)
+    return text
+
+
+def as_word(name: str) -> str:
+    """A name as one word of a line, however many it has; :func:`of_word` gives it back.
+
+    >>> as_word("kv cache 50%")
+    'kv%20cache%2050%25'
+    """
+    return "".join(c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass") for c in name)
+
+
+def of_word(word: str) -> str:
+    """The name that :func:`as_word` wrote.
+
+    >>> of_word("kv%20cache%2050%25")
+    'kv cache 50%'
+    """
+    return unquote(word, errors="surrogatepass")
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a file has the format of a baseline in its first lines."""
+    with suppress(OSError), path.open("rb") as stream:
+        return b'format = "hosim.baseline' in stream.read(_FIRST)
+    return False
+
+
+def confined(path: Path, folder: Path, source: str, where: str | None = None) -> Path:
+    """The path, unless links and dots lead it out of the folder. Raises :class:`InputError`."""
+    if folder.resolve() not in path.resolve().parents:
+        raise InputError(f"expected a place inside {os.fspath(folder.resolve())}, got {path.resolve()}", source=source, where=where)
+    return path
+
+
+def quoted(text: str) -> str:
+    """``text`` as a basic string of TOML."""
+    plain = text.encode("utf-8", "backslashreplace").decode()
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

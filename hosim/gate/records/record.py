@@ -1,0 +1,129 @@
+"""The record of a measured case: its metrics, and enough else to explain a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SOURCE = "source"
+"""The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what hosim reads from it."""
+
+REQUESTS = "requests"
+"""The fingerprint of the requests that are served, where a case serves some; its ``plan`` is that of the engine and its cache."""
+
+SHIPPED = "shipped"
+"""The fingerprint of a workload that comes with hosim: what changes in it is hosim's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """``value`` (bytes or nanoseconds) of a tensor or an op ``name``; ``label`` is the kind of tensor, or the cause of a stall.
+
+    For a resident tensor, ``since`` is the op after which its copy was issued, and ``until`` the op after which it is released; each is
+    empty if there is none.
+    """
+
+    label: str
+    name: str
+    value: int
+    since: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Items, and the sum of the smallest ones, which are left out."""
+
+    items: tuple[Item, ...] = ()
+    others: int = 0
+    others_value: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left out."""
+        return not self.others
+
+    @property
+    def count(self) -> int:
+        """The number of items, including those left out."""
+        return len(self.items) + self.others
+
+    @property
+    def least(self) -> int:
+        """Every item above this value is listed: the smallest listed value if items are left out, else 0."""
+        return 0 if self.complete else min((item.value for item in self.items), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRecord:
+    """A tier at its peak.
+
+    ``op`` is the op that runs then (``None``: none), ``composition`` the bytes by kind, ``residents`` the bytes held by tensor (by op for a
+    ``workspace``), and ``away`` are the tensors that are needed later and not held.
+    """
+
+    op: str | None
+    composition: Mapping[str, int]
+    residents: Listing
+    away: Listing = field(default_factory=Listing)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured case, as its baseline file has it.
+
+    ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.judged_metrics.metrics`). ``machine`` is the hardware profile, flat, as
+    text.
+    ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
+    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
+    :data:`hosim.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
+    """
+
+    case: str
+    asked: Mapping[str, str]
+    fingerprints: Mapping[str, str]
+    metrics: Mapping[str, int]
+    machine: Mapping[str, str]
+    peaks: Mapping[str, PeakRecord]
+    moved: Mapping[str, Listing]
+    stalls: Listing
+    durations: Listing
+    curve: tuple[int, ...]
+    hosim: str
+    versions: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def computed(self) -> Mapping[str, str]:
+        """The fingerprints of what was replayed, without that of the file it was read from."""
+        return {key: value for key, value in self.fingerprints.items() if key != SOURCE}
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Why a tensor is in a tier at its peak.
+
+    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it and has not; ``fetched_after`` is the op
+    after which its copy was issued. Each is ``None`` if there is none; ``fetched`` tells a copy issued at time 0 from no copy.
+    """
+
+    used: str | None
+    until: str | None
+    fetched: bool
+    fetched_after: str | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A record and details that are not saved; ``error`` instead of a record if nothing fits.
+
+    ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has, by op, the tensor whose copy ended a
+    stall of cause ``transfer``.
+    """
+
+    record: Record | None
+    error: str | None = None
+    stays: Mapping[tuple[str, str], Stay] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)
+    tensors: frozenset[str] = frozenset()
+    waits_for: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,123 @@
+"""Verdicts: a measured case against its baseline, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hosim.errors import InfeasibleError, InputError
+from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, Tolerance, judge_metrics
+from hosim.gate.records import REQUESTS, Measured, Record
+from hosim.gate.verdicts.causes import explain
+from hosim.gate.verdicts.changed_since import changed_since
+from hosim.gate.verdicts.served_causes import explain_served
+from hosim.plain_text import counted
+
+ERROR = "error"
+"""The verdict of a case that cannot be measured, or whose baseline cannot be read."""
+
+INFEASIBLE = "infeasible"
+"""The verdict of a case that no longer fits."""
+
+FAILING = (ERROR, INFEASIBLE, MISSING, REGRESSION)
+"""Verdicts that fail a check, the most serious first."""
+
+_ORDER = (*FAILING, IMPROVEMENT, NEW, DRIFT, SAME)
+_NOUNS = (ERROR, REGRESSION, IMPROVEMENT, DRIFT)
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """One case. ``explanation`` is what changed, in lines; ``note`` is for people.
+
+    ``before`` is the baseline and ``measured`` the measurement, each if there is one.
+    """
+
+    case: str
+    verdict: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    explanation: tuple[str, ...] = ()
+    note: str = ""
+    baseline: str = ""
+    before: Record | None = None
+    measured: Measured | None = None
+
+    @property
+    def now(self) -> Record | None:
+        """The record of the measurement."""
+        return self.measured.record if self.measured is not None else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures has to know."""
+        return () if self.now is None else self.now.notes
+
+    @property
+    def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the device tier holds over time, before and now; empty if unknown."""
+        return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
+
+    def fails(self, strict: bool = False) -> bool:
+        """Whether the case fails; ``strict`` also fails improvements that are not committed."""
+        return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
+
+
+def judge(
+    case: str,
+    known: Measured | None,
+    now: Measured | None,
+    tolerances: Mapping[str, Tolerance],
+    *,
+    baseline: str = "",
+) -> CaseVerdict:
+    """The verdict of a case: the most serious of its metrics' verdicts.
+
+    ``known`` is its baseline, if any; ``now`` is ``None`` for a lost case. A case that does not fit by its baseline passes if it still does
+    not fit.
+    """
+    before = known.record if known is not None else None
+    if now is None:
+        return CaseVerdict(case, MISSING, note="there is a baseline, but no case with this name", baseline=baseline, before=before)
+    if now.record is None:
+        error = now.error or "does not fit"
+        if known is not None and before is None:
+            return CaseVerdict(case, SAME, note=f"as before: {error}", baseline=baseline, measured=now)
+        return CaseVerdict(case, INFEASIBLE, note=error, baseline=baseline, before=before, measured=now)
+    if before is None:
+        metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
+        if known is not None:
+            return CaseVerdict(
+                case, IMPROVEMENT, metrics, note="it fits, but did not at the time of the baseline", baseline=baseline, measured=now
+            )
+        note = "no baseline; 'hosim baseline write' writes it"
+        return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
+    metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
+    verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
+    worse = [m for m in metrics if m.verdict == REGRESSION]
+    to_explain = worse or verdict in (MISSING, NEW)
+    return CaseVerdict(
+        case,
+        verdict,
+        metrics,
+        explanation=tuple((explain_served if REQUESTS in now.record.fingerprints else explain)(before, now, worse)) if to_explain else (),
+        note=changed_since(before, now.record),
+        baseline=baseline,
+        before=before,
+        measured=now,
+    )
+
+
+def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
+    """0 if nothing fails, 2 if a case is in error, 3 if one does not fit, else 1."""
+    if any(v.verdict == ERROR for v in verdicts):
+        return InputError.exit_code
+    if any(v.verdict == INFEASIBLE for v in verdicts):
+        return InfeasibleError.exit_code
+    return int(any(v.fails(strict) for v in verdicts))
+
+
+def summary(verdicts: Sequence[CaseVerdict]) -> str:
+    """The number of cases with each verdict, in one line."""
+    counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
+    said = (counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return ", ".join(said) or "no case"

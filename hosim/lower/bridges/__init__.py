@@ -1,0 +1,28 @@
+"""Plans in the words of other runtimes: MindSpore, HyperParallel, llama.cpp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.lower.bridges.hyper_parallel_planner import HosimPlanner, document_of
+    from hosim.lower.bridges.llama_cpp_options import exported, options_of
+    from hosim.lower.bridges.mindspore_search import STRATEGIES, Setting, Tried, auto_offload, environment, export_to_dict, search
+    from hosim.lower.bridges.residency_schedule import Action, Planned, hardware_of, plan_of, plan_trace
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "hyper_parallel_planner": "HosimPlanner document_of",
+            "llama_cpp_options": "exported options_of",
+            "mindspore_search": "STRATEGIES Setting Tried auto_offload environment export_to_dict search",
+            "residency_schedule": "Action Planned hardware_of plan_of plan_trace",
+        },
+    )
+
+__all__ = [
+    "STRATEGIES", "Action", "HosimPlanner", "Planned", "Setting", "Tried", "auto_offload", "document_of", "environment", "export_to_dict",
+    "exported", "hardware_of", "options_of", "plan_of", "plan_trace", "search",
+]  # fmt: skip

@@ -1,0 +1,25 @@
+"""Pinning of host memory by CUDA's driver, which undoes it; torch's pinned memory is rounded to powers of two and kept for good."""
+
+from __future__ import annotations
+
+from torch import cuda
+
+from hosim.errors import ExecutionError
+from hosim.units import human_size
+
+
+class CudaPinning:
+    """As :class:`hosim.lower.tiers.host_pool.Pinning`."""
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Pin memory."""
+        error = int(cuda.cudart().cudaHostRegister(address, size_bytes, 0))
+        if error:
+            raise ExecutionError(
+                f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error {error}): lower the tier's capacity, or "
+                "raise the limit of locked memory (ulimit -l)"
+            )
+
+    def unpin(self, address: int) -> None:
+        """Undo it."""
+        cuda.cudart().cudaHostUnregister(address)

@@ -1,0 +1,30 @@
+"""Passes over choices that are made: returns earlier, in order or spread evenly, and the tier that each tensor waits in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.choice_passes.early_returns import absences, account, advance, ops_away
+    from hosim.planner.hyperoffload.choice_passes.even_spreads import Spread, evenly, hardly_late, in_time, usual_bytes
+    from hosim.planner.hyperoffload.choice_passes.late_issue import issued_late, sturdier
+    from hosim.planner.hyperoffload.choice_passes.ordered_returns import OrderedReturns
+    from hosim.planner.hyperoffload.choice_passes.tier_assignment import assigned_tiers, nearer_tiers
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "early_returns": "absences account advance ops_away",
+            "even_spreads": "Spread evenly hardly_late in_time usual_bytes",
+            "late_issue": "issued_late sturdier",
+            "ordered_returns": "OrderedReturns",
+            "tier_assignment": "assigned_tiers nearer_tiers",
+        },
+    )
+
+__all__ = [
+    "OrderedReturns", "Spread", "absences", "account", "advance", "assigned_tiers", "evenly", "hardly_late", "in_time", "issued_late",
+    "nearer_tiers", "ops_away", "sturdier", "usual_bytes",
+]  # fmt: skip

@@ -1,0 +1,314 @@
+"""What choices cost, at any size of the graph: a run of the engine's loop from the last snapshot before a change begins to matter.
+
+The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a few choices is put into the program table,
+judged by a run from the last snapshot before the first cache op that it changes, and taken out again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hosim.cache_plan import AT_START
+from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
+from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
+from hosim.planner.hyperoffload.local_moves.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
+
+SimulatedCost = tuple[int, int, int]
+"""Less is better: ops that never start (0: it fits), makespan in nanoseconds, bytes moved."""
+
+ROOM, ORDER = -1, -2
+"""What an op waited for, if not for a tensor: room, or other ops."""
+
+_LEAST_STRIDE, _SNAPSHOTS = 8, 64
+"""Ops between two snapshots, at least; how many snapshots there are."""
+
+WORK_OF_A_JUDGEMENT = 10
+"""What a judgement takes beside its instants, in instants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The state after so many ops, in all and of each stream, at some time. Where marks are equal, all that follows takes as long."""
+
+    total: int
+    done: tuple[int, ...]
+    state: Any
+    time: int = 0
+    mark: Any = None
+
+
+class PlanSimulator:
+    """Judges choices for a problem within ``budget_bytes``. ``choices`` are the present ones, whose run is kept, and ``cost`` is theirs.
+
+    ``work`` counts what all judgements took, in instants simulated. ``stride`` is how many ops lie between two snapshots.
+    """
+
+    def __init__(self, problem: Problem, budget_bytes: int, stride: int | None = None) -> None:
+        self.problem = problem
+        self.budget_bytes = budget_bytes
+        graph, hardware = problem.graph, problem.hardware
+        self._compiler = MoveCompiler(problem)
+        self._count = len(graph.ops)
+        self._several = len(graph.streams) > 1
+        self._stride = stride or max(_LEAST_STRIDE, self._count // _SNAPSHOTS)
+        devices = hardware.devices
+        self._alike = devices == 1 or devices % hardware.sharers("host") == 0
+        uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
+        machine = machine_of_copies(graph, hardware)
+        try:
+            self._table = ProgramTable(ProgramBase(graph, machine, problem.durations, uses, {}), budget_bytes, self._compiler.room)
+        except UncoveredError:
+            self._alike = False
+            return
+        cells = self._table.cells
+        self._uses = [cells["user"][a:b] for a, b in zip(cells["user_from"], list(cells["user_from"])[1:], strict=False)]
+        for t, users in enumerate(graph.users):
+            if self._compiler.room[t]:
+                self._await_writes(t, users)
+        self.choices: dict[int, TensorChoice] = {}
+        self.cost: SimulatedCost = (self._count + 1, 0, 0)
+        self._moves = {t: self._compiler.moves(t, None) for t in {*graph.initial, *problem.starts_below}}
+        self._table.reset({t: moves.initial for t, moves in self._moves.items()})
+        self._start = _Snapshot(-1, (), self._table.kept())
+        self._snapshots: list[_Snapshot] = []
+        self._stalls: list[tuple[int, int, int]] = []
+        self.work = 0
+
+    def _await_writes(self, t: int, users: Sequence[int]) -> None:
+        writes = [t in self.problem.graph.ops[i].writes for i in users]
+        cells, base = self._table.cells, self._table.base[t]
+        for number, first, last in writes_awaited(users, writes):
+            u = self._uses[t][number]
+            cells["need_from"][u], cells["need_to"][u] = base + first, base + last
+
+    @property
+    def tiers(self) -> Sequence[str]:
+        """The tiers below that a channel joins to the device tier each way: where tensors may be, in the order of the problem's."""
+        return [tier.name for tier in self.problem.below if tier.name in self._compiler.direct]
+
+    def covers(self, choices: Choices) -> bool:
+        """Whether the engine says the same: not where tensors take several channels, or devices do not all do the same."""
+        used = {tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())} | set(
+            self.problem.starts_below.values()
+        )
+        return self._alike and used <= self._compiler.direct
+
+    # -- the present choices -----------------------------------------------------------------------------------
+
+    def begin(self, choices: Choices) -> SimulatedCost:
+        """Simulate choices from the start, and keep them as the present ones."""
+        changes = {t: choices.get(t) for t in {*self.choices, *choices}}
+        before = {t: self._moves.get(t) for t in changes}
+        self._put(changes)
+        self.choices = dict(choices)
+        self._restore(self._start, before)
+        self._keep(self._start, sum([moves.moved_bytes for moves in self._moves.values()]))
+        self.work += self._table.loop.instants
+        return self.cost
+
+    def __call__(self, choices: Choices) -> SimulatedCost:
+        """The cost of any choices, judged as a change of the present ones."""
+        names = {*self.choices, *choices}
+        return self.judge({t: choices.get(t) for t in names if choices.get(t) != self.choices.get(t)})
+
+    def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
+        """The cost of the present choices with these changes; one that is no less than ``limit_ns`` may be found to be just that."""
+        self.work += WORK_OF_A_JUDGEMENT
+        before = {t: self._moves.get(t) for t in changes}
+        differ = self._put(changes)
+        if not differ:
+            return self.cost
+        moved = self._moved(before)
+        found: SimulatedCost = (self._count + 1, 0, moved)
+        loop = self._table.loop
+        if self._restore(self._snapshot_before(differ), before):
+            loop.recording = 0
+            found = self._followed(max(map(self._passed, differ)), before, moved, limit_ns)
+            loop.recording = 1
+            self.work += loop.instants
+        for t, moves in before.items():
+            self._change(t, moves or self._compiler.moves(t, None))
+        return found
+
+    def _followed(self, m: int, before: Mapping[int, SimulatedMoves | None], moved: int, limit_ns: int | None) -> SimulatedCost:
+        """The cost of a run until its end, or until it goes on as the present one does at some snapshot from number ``m`` on."""
+        table, limit = self._table, NEVER if limit_ns is None else limit_ns - 1
+        scalars = table.cells["scalars"]
+        further = 1
+        while m < len(self._snapshots):
+            kept = self._snapshots[m]
+            if kept.total > scalars[1]:
+                status = self._run(limit, kept.total)
+                if status != STOPPED:
+                    return self._cost(status, moved, limit_ns)
+                if scalars[1] == kept.total and tuple(table.cells["done"]) == kept.done and table.mark(before) == kept.mark:
+                    return self.cost[0], self.cost[1] + scalars[0] - kept.time if self.cost[1] else 0, moved
+            m, further = m + further, 2 * further
+        return self._cost(self._run(limit, NEVER), moved, limit_ns)
+
+    def accept(self, changes: Changes) -> SimulatedCost:
+        """Take changes over into the present choices."""
+        before = {t: self._moves.get(t) for t in changes}
+        differ = self._put(changes)
+        for t, choice in changes.items():
+            if choice is None:
+                self.choices.pop(t, None)
+            else:
+                self.choices[t] = choice
+        if differ:
+            origin = self._snapshot_before(differ)
+            self._restore(origin, before)
+            self._keep(origin, self._moved(before))
+        return self.cost
+
+    def _moved(self, before: Mapping[int, SimulatedMoves | None]) -> int:
+        """The bytes that the present choices move, where those of some tensors were others."""
+        return self.cost[2] + sum([self._moves[t].moved_bytes - (old.moved_bytes if old else 0) for t, old in before.items()])
+
+    def stalls(self) -> list[tuple[int, int, int]]:
+        """The waits of ops in the present run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops).
+
+        What the step waits for after its last op is a wait of the op after it, for the tensor that moves last.
+        """
+        return self._stalls
+
+    def fullest(self, after: int, before: int) -> int:
+        """The op between two that starts when the device tier holds the most in the present run."""
+        held = self._table.cells["op_held"]
+        between = range(min(max(after + 1, 0), self._count - 1), min(before, self._count)) or [min(max(after + 1, 0), self._count - 1)]
+        return max(between, key=lambda i: held[i])
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def _put(self, changes: Changes) -> set[int]:
+        """Put choices into the table: the ops from whose ends on something is different, -1 for time 0."""
+        return {i for t, choice in changes.items() for i in self._change(t, self._compiler.moves(t, choice))}
+
+    def _change(self, t: int, new: SimulatedMoves) -> list[int]:
+        """Put a tensor's moves into the table; the ops from whose ends on something is different."""
+        old = self._moves.get(t) or self._compiler.moves(t, None)
+        self._moves[t] = new
+        if old is new:
+            return []
+        differ: list[int] = []
+        table, base = self._table, self._table.base[t]
+        for k in {*old.moves, *new.moves}:
+            before, after = old.moves.get(k), new.moves.get(k)
+            if before != after:
+                differ += [move.after for move in (before, after) if move is not None]
+                table.put(base + k, after)
+                if self._several:
+                    differ += self._before(self._writer_after(t, k))
+        if old.initial != new.initial:
+            differ.append(AT_START)
+        if old.awaited != new.awaited:
+            differ += self._await(t, old, new)
+        return differ
+
+    def _await(self, t: int, old: SimulatedMoves, new: SimulatedMoves) -> list[int]:
+        """What uses wait for; on several streams, the ops before those that wait for something else."""
+        cells, base, differ = self._table.cells, self._table.base[t], []
+        for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
+            if before == after:
+                continue
+            u = self._uses[t][number]
+            cells["need_from"][u], cells["need_to"][u] = (base + after, base + after + 1) if after >= 0 else (0, 0)
+            if self._several:
+                differ += self._before(cells["use_op"][u])
+        return differ
+
+    def _writer_after(self, t: int, k: int) -> int:
+        """The op that waits for what stands in a place because it writes the tensor; ``NEVER`` if none does."""
+        graph = self.problem.graph
+        return next((i for i in graph.users[t][k // MOVES :] if t in graph.ops[i].writes), NEVER)
+
+    def _before(self, i: int) -> list[int]:
+        """The op before another on its stream, at whose end that one may begin to wait."""
+        if i == NEVER:
+            return []
+        cells = self._table.cells
+        place = cells["place"][i]
+        return [cells["queue"][cells["queue_from"][cells["stream_of"][i]] + place - 1] if place else AT_START]
+
+    def _snapshot_before(self, ops: Iterable[int]) -> _Snapshot:
+        """The last snapshot at which none of some ops has ended."""
+        k = min(map(self._passed, ops))
+        return self._snapshots[k - 1] if k else self._start
+
+    def _passed(self, i: int) -> int:
+        """How many snapshots there are at which an op has not ended."""
+        if i == AT_START:
+            return 0
+        if not self._several:
+            return bisect_right(self._snapshots, i, key=lambda kept: kept.total)
+        cells = self._table.cells
+        s, place = cells["stream_of"][i], cells["place"][i]
+        return bisect_right(self._snapshots, place, key=lambda kept: kept.done[s])
+
+    # -- runs --------------------------------------------------------------------------------------------------
+
+    def _restore(self, origin: _Snapshot, before: Mapping[int, SimulatedMoves | None]) -> bool:
+        """The state of a snapshot, with the moves as they are now where they were others; whether it fits."""
+        table, loop = self._table, self._table.loop
+        table.put_back(origin.state)
+        loop.instants = 0
+        if origin is not self._start:
+            return True
+        for t, old in before.items():
+            new = self._moves[t]
+            if old is None or old.initial != new.initial:
+                table.start(t, new.initial)
+        loop.begin()
+        return table.fits
+
+    def _keep(self, origin: _Snapshot, moved: int) -> None:
+        """Run from the state of a snapshot on, and keep the run as the present one."""
+        table = self._table
+        if origin is self._start:
+            self._start, self._snapshots = _Snapshot(-1, (), table.kept()), []
+            if not table.fits:
+                self.cost, self._stalls = (self._count + 1, 0, moved), []
+                return
+        else:
+            self._snapshots = self._snapshots[: self._snapshots.index(origin) + 1]
+        scalars, done = table.cells["scalars"], table.cells["done"]
+        while True:
+            status = self._run(NEVER, scalars[1] + self._stride)
+            if status != STOPPED:
+                break
+            self._snapshots.append(_Snapshot(scalars[1], tuple(done), table.kept(), scalars[0], table.mark()))
+        self.cost = self._cost(status, moved, None)
+        self._stalls = list(self._waits(status))
+
+    def _run(self, limit: int, stop: int) -> int:
+        """Run on. More flows at a time than the table computes exactly are no plan that can be judged: as if a rule were broken."""
+        try:
+            return self._table.run(limit, stop)
+        except UncoveredError:
+            return ILLEGAL
+
+    def _cost(self, status: int, moved: int, limit_ns: int | None) -> SimulatedCost:
+        scalars = self._table.cells["scalars"]
+        last = max([scalars[3], *self._table.cells["free_since"]])
+        if status == ENDED:
+            return 0, last, moved
+        if status == LATE and limit_ns is not None:
+            return 0, limit_ns, moved
+        if status == STUCK:
+            return self._count - scalars[1] + 1, last, moved
+        return self._count + 1, 0, moved
+
+    def _waits(self, status: int) -> Iterable[tuple[int, int, int]]:
+        cells = self._table.cells
+        done, idle, cause = cells["done"], cells["op_idle"], cells["op_cause"]
+        for i in range(self._count):
+            if idle[i] and cells["place"][i] < done[cells["stream_of"][i]]:
+                yield i, idle[i], cause[i]
+        ended = max(cells["free_since"])
+        if status == ENDED and cells["scalars"][3] > ended:
+            yield self._count, cells["scalars"][3] - ended, cells["scalars"][4]

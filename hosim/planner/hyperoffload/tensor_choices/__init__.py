@@ -1,0 +1,61 @@
+"""What the planner decides on: the gaps of each tensor, a choice for each, the plan that choices make, and what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.tensor_choices.channel_reservations import (
+        ChannelTimeline,
+        least_size_that_counts,
+        left_rates,
+        timelines,
+    )
+    from hosim.planner.hyperoffload.tensor_choices.choices import (
+        BELOW,
+        COPY,
+        HOME,
+        Choices,
+        TensorChoice,
+        everything,
+        initial_tiers,
+        insert,
+        place,
+    )
+    from hosim.planner.hyperoffload.tensor_choices.choices_of_plan import choices_of
+    from hosim.planner.hyperoffload.tensor_choices.evaluation import (
+        Evaluation,
+        Evaluator,
+        Judge,
+        PlanCost,
+        moved_bytes,
+        of_another,
+        plan_cost,
+    )
+    from hosim.planner.hyperoffload.tensor_choices.problem import (
+        Problem,
+        analyse,
+        check_floor,
+        gaps_by_tensor,
+        unhindered,
+        with_gaps_between_neighbours,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "channel_reservations": "ChannelTimeline least_size_that_counts left_rates timelines",
+            "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
+            "choices_of_plan": "choices_of",
+            "evaluation": "Evaluation Evaluator Judge PlanCost moved_bytes of_another plan_cost",
+            "problem": "Problem analyse check_floor gaps_by_tensor unhindered with_gaps_between_neighbours",
+        },
+    )
+
+__all__ = [
+    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge", "PlanCost", "Problem", "TensorChoice",
+    "analyse", "check_floor", "choices_of", "everything", "gaps_by_tensor", "initial_tiers", "insert", "least_size_that_counts",
+    "left_rates", "moved_bytes", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
+]  # fmt: skip

@@ -1,0 +1,217 @@
+"""What a plan decides for each tensor that it moves, and the cache ops that follow from it.
+
+Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of docs/contract.md by
+construction, for any choices: it says when each tensor is away, and :mod:`hosim.schedule.insertion` places the cache ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import itemgetter
+
+from hosim.analysis import HappensBefore, initial_set
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem
+from hosim.schedule import Absence, WriteBack, tensor_cache_ops
+
+HOME, COPY, BELOW = "home", "copy", "below"
+"""Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChoice:
+    """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
+
+    ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
+    (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
+    that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0; by the number
+    of all ops, the op after which what the step has written is stored where it is to be at the end, if not right after the last write.
+    ``leaves`` has the op after which it leaves the device tier, where that is not as soon as can be: on several streams an op that is known
+    to be over by the time of more of what follows. ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
+
+    What is issued after the same op queues by the ops that are waiting for it. ``turns`` and ``store_turns`` put a return and a store
+    elsewhere in that queue: as if twice that number were the op's, so that odd numbers lie between two ops.
+    """
+
+    below: str
+    start: str = HOME
+    away: Mapping[int, int | None] = field(default_factory=dict)
+    stores: Mapping[int, int] = field(default_factory=dict)
+    tiers: Mapping[int, str] = field(default_factory=dict)
+    turns: Mapping[int, int] = field(default_factory=dict)
+    store_turns: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[object, ...]:
+        """What is the same for the same choices alone, and can be a key."""
+        parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
+        return (self.below, self.start, *[tuple(part.items()) for part in parts])
+
+    def tier(self, after: int) -> str:
+        """The tier below of one absence."""
+        return self.tiers.get(after, self.below)
+
+    def without(self, after: int) -> TensorChoice:
+        """The choice less one absence."""
+        return self._with(away={a: p for a, p in self.away.items() if a != after})
+
+    def with_return(self, after: int, position: int | None) -> TensorChoice:
+        """The choice with one absence set to return after ``position``."""
+        return self._with(away=dict(sorted({**self.away, after: position}.items())))
+
+    def with_store(self, after: int, position: int) -> TensorChoice:
+        """The choice with the store before one absence issued after ``position``."""
+        return self._with(stores=dict(sorted({**self.stores, after: position}.items())))
+
+    def with_tier(self, after: int, tier: str) -> TensorChoice:
+        """The choice with one absence in a tier."""
+        others = {a: other for a, other in self.tiers.items() if a != after}
+        return self._with(tiers=others if tier == self.below else dict(sorted({**others, after: tier}.items())))
+
+    def below_in(self, tier: str) -> TensorChoice:
+        """The choice with all absences in a tier."""
+        return replace(self, below=tier, tiers={})
+
+    def with_turn(self, after: int, turn: int) -> TensorChoice:
+        """The choice with the return of one absence elsewhere in its queue."""
+        return self._with(turns=dict(sorted({**self.turns, after: turn}.items())))
+
+    def with_store_turn(self, after: int, turn: int) -> TensorChoice:
+        """The choice with the store before one absence elsewhere in its queue."""
+        return self._with(store_turns=dict(sorted({**self.store_turns, after: turn}.items())))
+
+    def with_leave(self, after: int, position: int) -> TensorChoice:
+        """The choice with the tensor leaving for one absence after ``position``."""
+        others = {a: other for a, other in self.leaves.items() if a != after}
+        return self._with(leaves=others if position == after else dict(sorted({**others, after: position}.items())))
+
+    def _with(
+        self,
+        away: Mapping[int, int | None] | None = None,
+        stores: Mapping[int, int] | None = None,
+        tiers: Mapping[int, str] | None = None,
+        turns: Mapping[int, int] | None = None,
+        store_turns: Mapping[int, int] | None = None,
+        leaves: Mapping[int, int] | None = None,
+    ) -> TensorChoice:
+        """The choice with another of these: a search makes many, and :func:`dataclasses.replace` takes three times as long."""
+        return TensorChoice(
+            self.below,
+            self.start,
+            self.away if away is None else away,
+            self.stores if stores is None else stores,
+            self.tiers if tiers is None else tiers,
+            self.turns if turns is None else turns,
+            self.store_turns if store_turns is None else store_turns,
+            self.leaves if leaves is None else leaves,
+        )
+
+
+Choices = Mapping[int, TensorChoice]
+"""By tensor position; tensors that stay have none."""
+
+
+def everything(problem: Problem) -> Choices:
+    """Every gap used, every return as late as can be: the least memory at every op, at the price of every wait."""
+    choices: dict[int, TensorChoice] = {}
+    count = len(problem.graph.ops)
+    for t, tier in problem.starts_below.items():
+        first = min(problem.graph.users[t], default=0)
+        choices[t] = TensorChoice(tier, HOME, {AT_START: first - 1})
+    for gap in problem.gaps:
+        if not problem.below:
+            break
+        t = gap.tensor
+        begins = gap.after == AT_START and problem.graph.tensors[t].persistent
+        choice = choices.get(t) or TensorChoice(problem.below[0].name, BELOW if begins else HOME)
+        if choice.start == BELOW and gap.before == count and gap.after != AT_START:
+            continue  # what starts below is there again at the end
+        choices[t] = choice.with_return(gap.after, gap.before - 1 if gap.returns else None)
+    return choices
+
+
+Placed = tuple[int, int, int, int, CacheOp]
+"""A cache op with its place: (after, rank among those of one place, twice the use or gap it serves or its turn, tensor, cache op)."""
+
+
+def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
+    """The plan that follows from choices. Cache ops of one position: stores, then detaches, then prefetches by the use they serve."""
+    placed: list[Placed] = []
+    initial: dict[int, tuple[str, ...]] = {}
+    for t, choice in sorted(choices.items()):
+        if t not in problem.starts_below and choice.start != HOME:
+            initial[t] = initial_tiers(problem, t, choice)
+        placed += place(problem, t, choice)
+    placed.sort(key=itemgetter(0, 1, 2, 3))
+    return Plan(problem.graph, policy, tuple(p[4] for p in placed), initial)
+
+
+def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
+    """Where a tensor with this choice has valid copies at time 0, if it has any."""
+    if t not in problem.graph.derived(initial_set):
+        return ()
+    if t in problem.starts_below:
+        return (problem.starts_below[t],)
+    device = problem.hardware.device_tier
+    if choice.start == HOME:
+        return (device,)
+    copies = dict.fromkeys((choice.below, *(choice.tiers.values() if not problem.graph.writers[t] else ())))
+    return (device, *copies) if choice.start == COPY else tuple(copies)
+
+
+def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
+    """The cache ops of one tensor, each with its place."""
+    start = initial_tiers(problem, t, choice)
+    steps = _steps(problem, t, choice, start)
+    found = tensor_cache_ops(problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True)
+    placed = []
+    for after, before, op in found:
+        if op.op == PREFETCH:
+            turn = choice.turns.get(after, 2 * before)
+        else:
+            turn = 2 * max(after, op.after)
+            if op.op == STORE:
+                ends = after == AT_START and before == len(problem.graph.ops)
+                turn = choice.store_turns.get(before if ends else after, turn)
+        placed.append((op.after, _RANK[op.op], turn, t, op))
+    return placed
+
+
+_RANK = {STORE: 0, DETACH: 1, PREFETCH: 2}
+
+
+def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
+    """The one source and the destination: a tensor moves in a single cache op."""
+    return *sources, destination
+
+
+def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]) -> Iterator[Absence | WriteBack]:
+    """A tensor's absences, and after its last write the copy that is to be valid again at the end of the step."""
+    graph, users = problem.graph, problem.graph.users[t]
+    below = problem.starts_below.get(t, choice.below)
+    starts_below = below in start and problem.hardware.device_tier not in start
+    kept_below = below in start and graph.survives[t]
+    written, end = max(graph.writers[t], default=len(graph.ops)), len(graph.ops)
+
+    def absence(after: int, before: int, store: int, release: int) -> Absence:
+        back = choice.away.get(after)
+        tier = below if t in problem.starts_below or (kept_below and after >= written) else choice.tier(after)
+        return Absence(t, after, before, store, release, after if back is None else back, tier, release, tier)
+
+    if users and (starts_below or AT_START in choice.away):
+        leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
+        if not graph.derived(HappensBefore).ended_by(leave, users[0]):
+            leave = AT_START
+        yield absence(AT_START, users[0], leave, choice.leaves.get(AT_START, leave))
+    saved = max(written, choice.stores.get(end, written))
+    for u, following in pairwise((*users, end)):
+        leaves = u in choice.away or (kept_below and starts_below and u == users[-1])
+        release = choice.leaves.get(u, u)
+        if leaves and saved > release >= written:  # it leaves before
+            saved = release
+        if kept_below and u >= written and u <= saved < following:
+            yield WriteBack(u + 1, below, saved)
+        if leaves:
+            yield absence(u, following, choice.stores.get(u, u), release)

@@ -1,0 +1,119 @@
+"""What choices cost: the plan that follows from them, replayed.
+
+The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. Work is limited by the number of
+replays, never by a clock: the same input gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hosim.cache_plan import DETACH, Plan
+from hosim.engine import replay
+from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem
+from hosim.result import Result
+
+Judge = Callable[[Plan, Hardware, int], Result]
+"""What says how good a plan is within a budget in bytes: a replay, which may count more than bytes, such as what an allocator reserves."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PlanCost:
+    """Less is better: what does not fit, then the makespan, then the bytes moved."""
+
+    infeasible: bool
+    makespan_ns: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Choices, their plan and what its replay says."""
+
+    choices: Choices
+    plan: Plan
+    cost: PlanCost
+    result: Result
+
+    @property
+    def waits(self) -> bool:
+        """Whether an op of any stream waits for a transfer or for room, or a transfer ends after the last op of all."""
+        result = self.result
+        drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
+        return result.has_waits or min(drains) > 0
+
+    @property
+    def slowed(self) -> bool:
+        """Whether copies slow ops down by the memory bandwidth that they use: fewer of them might do better, though nothing waits."""
+        return bool(self.result.slowed_ns) and self.cost.moved_bytes > 0
+
+
+@dataclass
+class Evaluator:
+    """Replays choices within a budget. ``left`` counts down, whether they are new or not: what made them was work, too."""
+
+    problem: Problem
+    budget_bytes: int
+    policy: str
+    left: int
+    judge: Judge = replay
+    _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
+
+    def __call__(self, choices: Choices) -> Evaluation:
+        """The outcome of choices; the same choices are replayed once."""
+        return self._replayed(choices, insert(self.problem, choices, self.policy))
+
+    def plan(self, plan: Plan) -> Evaluation:
+        """The outcome of another policy's plan, which follows from no choices (:func:`of_another`)."""
+        alone = self._replayed({}, plan)
+        result = of_another(self.judge, plan, self.problem.hardware, self.budget_bytes, alone.result)
+        return alone if result is alone.result else Evaluation({}, plan, plan_cost(plan, result), result)
+
+    def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
+        key = (plan.cache_ops, tuple(plan.initial.items()))
+        self.left -= 1
+        if key not in self._seen:
+            result = self.judge(plan, self.problem.hardware, self.budget_bytes)
+            self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
+        return self._seen[key]
+
+    @property
+    def outcomes(self) -> Iterable[Evaluation]:
+        """All outcomes so far, in the order in which they were replayed."""
+        return self._seen.values()
+
+    def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Start and end of every op in the replay of a feasible outcome."""
+        self.left -= 1
+        timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
+        assert timeline is not None
+        return timeline.op_start_ns, timeline.op_end_ns
+
+
+def of_another(judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None) -> Result:
+    """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does not fit there, on all of it.
+
+    ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not all need room for a chunk at the same
+    time. So what a share has no room for may fit all the same, and be better than any plan for the share. That can only be where a tier
+    below cannot hold all tensors.
+    """
+    result, whole = alone or judge(plan, hardware, budget_bytes), hardware.whole
+    if result.feasible or whole is hardware:
+        return result
+    total = sum([tensor.size_bytes for tensor in plan.graph.tensors])
+    full = any([tier.capacity_bytes < total for tier in hardware.tiers if tier.name != hardware.device_tier])
+    return judge(plan, whole, budget_bytes) if full else result
+
+
+def plan_cost(plan: Plan, result: Result) -> PlanCost:
+    """How good the replay of a plan is."""
+    return PlanCost(not result.feasible, result.makespan_ns or 0, moved_bytes(plan))
+
+
+def moved_bytes(plan: Plan) -> int:
+    """The bytes that a plan copies."""
+    tensors = plan.graph.tensors
+    return sum([tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH])

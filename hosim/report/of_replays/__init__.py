@@ -1,0 +1,47 @@
+"""Tables of replays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.report.of_replays.tables import (
+        NOTHING,
+        above,
+        allocators,
+        channels,
+        comparison,
+        composition,
+        effort,
+        failures,
+        header,
+        intervals,
+        least_bound,
+        multiple,
+        ordered,
+        peaks,
+        percent,
+        replay,
+        strongest,
+        time_or_nothing,
+        timing,
+        unproved,
+        verdict,
+    )
+    from hosim.report.of_replays.transfer_table import transfers
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "tables": "NOTHING above allocators channels comparison composition effort failures header intervals "
+            "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing unproved verdict",
+            "transfer_table": "transfers",
+        },
+    )
+
+__all__ = [
+    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort", "failures", "header", "intervals", "least_bound",
+    "multiple", "ordered", "peaks", "percent", "replay", "strongest", "time_or_nothing", "timing", "transfers", "unproved", "verdict",
+]  # fmt: skip

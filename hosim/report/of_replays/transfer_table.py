@@ -1,0 +1,73 @@
+"""The table of transfers of an explained plan; transfers of parts of a tensor that are issued together are one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+
+from hosim.folded_parts import folded
+from hosim.planner.hyperoffload import Explanation, ObservedTransfer
+from hosim.report.of_replays.tables import NOTHING, percent, time_or_nothing
+from hosim.report.printing import and_more, open_table, paragraph
+from hosim.units import human_time
+
+_TOGETHER = ". Of parts issued together: the first start, the last end, queued until that start, covered and exposed in all."
+
+
+def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
+    """One row a transfer, or the transfers of parts that are issued together: those that an op waits for first, then in order of time."""
+    if not explained.copies:
+        return paragraph("Transfers: none.", space=True)
+    rows = _together(explained)
+    table = open_table(
+        f"Transfers{_TOGETHER if any([len(copies) > 1 for _, copies in rows[:top]]) else ''}",
+        *("tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting"),
+        left=2,
+    )
+    table.columns[7].justify = table.columns[9].justify = "left"
+    ops = explained.plan.graph.ops
+    for name, copies in rows[:top]:
+        moves = [copy.transfer for copy in copies]
+        issue, start = moves[0].issue_ns, min([x.start_ns for x in moves])
+        waiting = dict.fromkeys([i for copy in copies for i in copy.waiting])
+        table.add_row(
+            name,
+            moves[0].channel,
+            human_time(issue),
+            human_time(start),
+            human_time(max([x.end_ns for x in moves])),
+            time_or_nothing(start - issue),
+            percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
+            _meanwhile(explained, copies),
+            time_or_nothing(_exposed(copies)),
+            ", ".join(ops[i].name for i in waiting) or NOTHING,
+        )
+    for column in (0, 7, 9):
+        table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
+    return Group(table, and_more(len(rows), top))
+
+
+def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
+    """The transfers of each row with its name, the most exposed first: of parts those whose cache ops are issued together."""
+    copies = sorted(explained.copies, key=lambda c: (c.transfer.issue_ns, c.transfer.cache_op))
+    issue: dict[int, int] = {}
+    for copy in copies:
+        issue.setdefault(copy.transfer.cache_op, copy.transfer.issue_ns)  # chunks go on later
+    listed = [(explained.plan.graph.tensors[copy.transfer.tensor], copy.transfer) for copy in copies]
+    rows = folded((tensor, (x.channel, issue[x.cache_op])) for tensor, x in listed)
+    return sorted([(row.name, [copies[k] for k in row.places]) for row in rows], key=lambda row: -_exposed(row[1]))
+
+
+def _exposed(copies: Sequence[ObservedTransfer]) -> int:
+    return sum([copy.exposed_ns for copy in copies])
+
+
+def _meanwhile(explained: Explanation, copies: Sequence[ObservedTransfer]) -> str:
+    """The ops that run while transfers are under way."""
+    under_way = [copy for copy in copies if copy.first_op >= 0]
+    if not under_way:
+        return NOTHING
+    ops = explained.plan.graph.ops
+    first, last = min([copy.first_op for copy in under_way]), max([copy.last_op for copy in under_way])
+    return ops[first].name if first == last else f"{ops[first].name} .. {ops[last].name}"

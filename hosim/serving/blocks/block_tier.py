@@ -1,0 +1,85 @@
+"""A tier below the device: the contents of which blocks are there, which of them goes first, and how much room is left."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from hosim.serving.blocks.block_copies import Awaited
+from hosim.serving.eviction_order import EvictionOrder, Rank
+
+
+class BlockTier:
+    """Room for ``capacity`` blocks. Contents go by name; ``reserved`` blocks belong to sequences that were swapped out.
+
+    What is being written, or read, cannot be given up.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.reserved = 0
+        self.peak = 0
+        self._writes: dict[Hashable, Awaited] = {}
+        self._readers: dict[Hashable, int] = {}
+        self._ranks: dict[Hashable, Rank] = {}
+        self._order: EvictionOrder[Hashable] = EvictionOrder()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._writes
+
+    @property
+    def held(self) -> int:
+        """Blocks that are taken."""
+        return len(self._writes) + self.reserved
+
+    def give_up(self, count: int) -> list[Hashable]:
+        """Give up contents until there is room for ``count`` blocks, or nothing more can go; their names."""
+        gone = []
+        while self.held + count > self.capacity and len(self._order):
+            key = self._order.pop()
+            del self._writes[key], self._ranks[key]
+            gone.append(key)
+        return gone
+
+    @property
+    def could_free(self) -> int:
+        """Blocks that are free, or can be given up."""
+        return self.capacity - self.held + len(self._order)
+
+    def add(self, key: Hashable, write: Awaited, rank: Rank) -> None:
+        """Contents come, and are there when ``write`` is over."""
+        self._writes[key] = write
+        self._ranks[key] = rank
+        self.peak = max(self.peak, self.held)
+        write.then(lambda: self._settle(key))
+
+    def reserve(self, count: int) -> None:
+        """Take room for a sequence that is swapped out, or give it back (a negative count)."""
+        self.reserved += count
+        self.peak = max(self.peak, self.held)
+
+    def written(self, key: Hashable) -> Awaited:
+        """What brings the contents here."""
+        return self._writes[key]
+
+    def rank(self, key: Hashable, rank: Rank) -> None:
+        """Contents have another rank from now on."""
+        self._ranks[key] = rank
+        if key in self._order:
+            self._order.add(key, rank)
+
+    def read(self, key: Hashable) -> None:
+        """Contents are read: they stay until :meth:`has_read`."""
+        self._readers[key] = self._readers.get(key, 0) + 1
+        self._order.discard(key)
+
+    def has_read(self, key: Hashable) -> None:
+        """One who read contents is through."""
+        self._readers[key] -= 1
+        if not self._readers[key]:
+            del self._readers[key]
+            self._settle(key)
+
+    def _settle(self, key: Hashable) -> None:
+        if self._writes[key].over and key not in self._readers:
+            self._order.add(key, self._ranks[key])

@@ -1,0 +1,99 @@
+"""Weights that come up while iterations compute: each visit of a layer waits for its copy, on the channels of the engine's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import simpy
+
+from hosim.hardware import Hardware
+from hosim.serving.blocks import Awaited, EngineChannels
+from hosim.serving.links import SteppedClock
+from hosim.serving.scheduler import Iteration
+from hosim.serving.weights.weight_program import WeightCopy, WeightProgram
+
+KIND = "parameter"
+
+Parts = Callable[[Iteration], Sequence[int]]
+"""The part that each visit of a layer has of an iteration's time."""
+
+Until = Callable[[Sequence[Awaited]], Generator[simpy.Event, Any, None]]
+"""Waits until all are over."""
+
+
+@dataclass(frozen=True)
+class WeightSetup:
+    """What engines do with weights: ``policy`` planned the ``program``. ``machine`` has the devices of one engine.
+
+    An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of ``beside_bytes`` stay in the device. Each
+    host has ``per_host`` engines; ``None``: one host has all.
+    """
+
+    policy: str
+    machine: Hardware
+    program: WeightProgram
+    parts: Parts
+    overhead_ns: int = 0
+    beside_bytes: int = 0
+    per_host: int | None = None
+
+    def channels(self, clock: SteppedClock, engines: int = 1) -> EngineChannels:
+        """The channels of so many engines."""
+        return EngineChannels(clock, self.machine, engines, self.per_host)
+
+    def streams(self, channels: EngineChannels) -> list[WeightStream]:
+        """For each engine its weights, at the beginning of an iteration."""
+        return [WeightStream(self, channels, engine) for engine in range(len(channels.channels))]
+
+
+class WeightStream:
+    """The weights of one engine: what is under way, what was copied, and how long iterations waited."""
+
+    def __init__(self, setup: WeightSetup, channels: EngineChannels, engine: int) -> None:
+        self._setup = setup
+        self._channels = channels
+        self._engine = engine
+        self._under_way: dict[int, Awaited] = {}
+        self.copies = self.bytes = self.stall_ns = 0
+        self._issue(setup.program.across)
+
+    def run(self, iteration: Iteration, took_ns: int, until: Until) -> Generator[simpy.Event, Any, None]:
+        """An iteration that begins now and computes for ``took_ns``."""
+        clock, program, lead = self._channels.clock, self._setup.program, self._setup.overhead_ns
+        began, stalled = clock.now, self.stall_ns
+        if program.steps:
+            passed = list(accumulate(self._setup.parts(iteration), initial=0))
+
+            def computed(visits: int) -> int:
+                """When so many visits have computed, if none of those to come waits."""
+                share = (took_ns - lead) * passed[visits] // passed[-1] if passed[-1] else 0
+                return began + lead + share + self.stall_ns - stalled
+
+            for step in program.steps:
+                copy = None if step.layer is None else self._under_way.get(step.layer)
+                if copy is not None and not copy.over:
+                    yield from self._at(computed(step.visit))
+                    since = clock.now
+                    yield from until([copy])
+                    self.stall_ns += clock.now - since
+                if step.copies:
+                    yield from self._at(computed(step.visit + 1))
+                    self._issue(step.copies)
+        yield from self._at(began + took_ns + self.stall_ns - stalled)
+
+    def _at(self, time_ns: int) -> Generator[simpy.Event, Any, None]:
+        clock = self._channels.clock
+        if time_ns > clock.now:
+            yield clock.timeout(time_ns - clock.now)
+
+    def _issue(self, copies: Iterable[WeightCopy]) -> None:
+        machine, sizes = self._setup.machine, self._setup.program.sizes
+        for copy in copies:
+            self._under_way[copy.layer] = there = Awaited()
+            queue = self._channels.between(self._engine, copy.source, machine.device_tier)
+            self.copies += 1
+            self.bytes += sizes[copy.layer]
+            self._channels.issue(queue, sizes[copy.layer], there, KIND)

@@ -1,0 +1,17 @@
+"""Recorded offloading, and what the replay says of it beforehand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.validate.offloads.offload_prediction import Prediction, Sizes, machine_of, plan_of, predict, predict_recording
+    from hosim.validate.offloads.recorded_step import last_step
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__, {"offload_prediction": "Prediction Sizes machine_of plan_of predict predict_recording", "recorded_step": "last_step"}
+    )
+
+__all__ = ["Prediction", "Sizes", "last_step", "machine_of", "plan_of", "predict", "predict_recording"]

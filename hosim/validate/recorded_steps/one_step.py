@@ -1,0 +1,59 @@
+"""How far each op and each call of a recording is from what its structure says, given the recorded times of all that came before it.
+
+A replay adds up what is not explained: once an op is late, all that follows it is. Here every op starts from recorded times, so that what
+is left is its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class OneStep:
+    """Nanoseconds between the recorded instant and the expected one: of the start of each op, and of the end of each call that waited.
+
+    Above 0 the recording is later than expected.
+    """
+
+    ops: tuple[int, ...]
+    calls: Mapping[int, int]
+
+
+def one_step(built: Structure) -> OneStep:
+    """What every op and every waiting call is off on its own."""
+    ops = built.graph.ops
+    positions = {head: i for i, head in enumerate(built.heads)}
+    fillers = sorted(
+        (op.start_ns, op.start_ns + (ops[head].duration_ns or 0), head)
+        for op, head in zip(built.trace.ops, built.heads, strict=True)
+        if ops[head].workspace_bytes == WHOLE_DEVICE and ops[head].duration_ns
+    )
+    began = [start for start, _, _ in fillers]
+    ends: list[int] = []
+    last: dict[str, int] = {}
+    late = [0] * len(built.heads)
+    calls = {}
+    for at, op in enumerate(ops):
+        expected = max((ends[d] for d in op.deps), default=0)
+        if op.stream in last:
+            expected = max(expected, ends[last[op.stream]])
+        last[op.stream] = at
+        duration = op.duration_ns or 0
+        if at in positions:
+            i = positions[at]
+            start = built.trace.ops[i].start_ns
+            if op.workspace_bytes == WHOLE_DEVICE and (before := bisect_right(began, start)):
+                _, placed, head = fillers[before - 1]
+                if head != at:
+                    expected = max(expected, min(placed, start))
+            late[i] = start - expected
+        known = built.known_ns[at]
+        ends.append(expected + duration if known is None else known)
+        if at in built.returns:
+            calls[built.returns[at]] = ends[at] - expected - duration
+    return OneStep(tuple(late), calls)

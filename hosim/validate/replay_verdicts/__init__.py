@@ -1,0 +1,39 @@
+"""Whether the replay of a recorded step is close, beside trivial predictors, and what explains its delays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.validate.replay_verdicts.causes_of_delay import CAUSES, UnexplainedSpan
+    from hosim.validate.replay_verdicts.replay_verdict import (
+        Verdict,
+        behind,
+        best_structure,
+        beyond,
+        complaint,
+        explains,
+        judge,
+        replay_and_judge,
+        starts_given,
+        within,
+    )
+    from hosim.validate.replay_verdicts.trivial_predictors import by_held_host, by_launches
+    from hosim.validate.replay_verdicts.verdict_report import errors_to_dict, verdict_to_dict
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "causes_of_delay": "CAUSES UnexplainedSpan",
+            "replay_verdict": "Verdict behind best_structure beyond complaint explains judge replay_and_judge starts_given within",
+            "trivial_predictors": "by_held_host by_launches",
+            "verdict_report": "errors_to_dict verdict_to_dict",
+        },
+    )
+
+__all__ = [
+    "CAUSES", "UnexplainedSpan", "Verdict", "behind", "best_structure", "beyond", "by_held_host", "by_launches", "complaint",
+    "errors_to_dict", "explains", "judge", "replay_and_judge", "starts_given", "verdict_to_dict", "within",
+]  # fmt: skip

@@ -1,0 +1,199 @@
+"""Whether a replay explains a recording, and if not, which parts of it and why.
+
+A recording is *explained* if makespan and starts (95th percentile) are within :data:`WITHIN` of its span, and if the worst of these and
+of the starts after aligning the first op is not behind the better of two :mod:`trivial predictions
+<hosim.validate.replay_verdicts.trivial_predictors>`
+by more than :data:`BEHIND` of the span.
+
+For one that is not, :mod:`one step at a time <hosim.validate.recorded_steps.one_step>` finds the ops and calls that the structure misses.
+So many of
+them are named, the largest first, that the replay, given their recorded times and nothing else, is within these bounds for all other ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from hosim.importers.recordings import KinetoTrace
+from hosim.units import human_percent
+from hosim.validate.recorded_steps import (
+    GivenTimes,
+    OneStep,
+    StartErrors,
+    StructuralReplay,
+    Structure,
+    one_step,
+    recurring_structure,
+    start_errors,
+    structural_replay,
+    structure,
+)
+from hosim.validate.replay_verdicts.causes_of_delay import UnexplainedSpan, unexplained_spans
+from hosim.validate.replay_verdicts.trivial_predictors import by_held_host, by_launches
+
+WITHIN = 0.01
+BEHIND = 0.003
+_SHARES = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
+"""Ops that are off by less than the span divided by this are named only if the larger ones do not explain the rest."""
+
+_MORE = 3
+"""How often ops at which errors grow are named as well, if that does not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The errors of the replay and of both trivial predictions, and what is not explained.
+
+    ``rest`` has the errors of the ops that no span names, given the recorded times of those that are named: None if all is explained.
+    """
+
+    explained: bool
+    errors: StartErrors
+    launches: StartErrors
+    held_host: StartErrors
+    spans: tuple[UnexplainedSpan, ...]
+    rest: StartErrors | None
+
+    @property
+    def rest_explained(self) -> bool:
+        """Whether the named spans are all that is wrong."""
+        return self.rest is None or within(self.rest)
+
+
+def within(errors: StartErrors, bound: float = WITHIN) -> bool:
+    """Whether makespan and starts are off by no more than this share of the span."""
+    return max(abs(errors.makespan_ns - errors.span_ns), errors.p95_ns) <= bound * errors.span_ns
+
+
+def behind(errors: StartErrors, *rivals: StartErrors) -> int:
+    """By how many nanoseconds the worst error is larger than that of the best rival; 0 if it is not."""
+    return max(0, errors.worst_ns - min(rival.worst_ns for rival in rivals))
+
+
+def complaint(verdict: Verdict | None, bound: float) -> str:
+    """Why a recording fails a test with this bound, as a share of its span; empty if it passes."""
+    if verdict is None:
+        return "not explained: it cannot be replayed in time"
+    if not verdict.explained:
+        causes = ", ".join(dict.fromkeys(span.cause for span in verdict.spans)) or "nothing can be named"
+        return f"not explained: {causes}"
+    return beyond(verdict.errors, bound)
+
+
+def beyond(errors: StartErrors, bound: float) -> str:
+    """By how much the errors of what is explained are beyond a bound, as a share of the span; empty if they are within it."""
+    if within(errors, bound):
+        return ""
+    off = max(abs(errors.makespan_error), errors.p95_ns / max(errors.span_ns, 1))
+    return f"explained, but {human_percent(off, 2)} of the span off, more than {human_percent(bound, 2)}"
+
+
+def replay_and_judge(trace: KinetoTrace) -> tuple[StructuralReplay, Verdict]:
+    """The structural replay of a recording, and the verdict on it. Raises :class:`InputError` if no launch was recorded.
+
+    What the recording repeats (:mod:`hosim.validate.recorded_steps.recurrences`) counts only where it is not explained without.
+    """
+    built, replayed, rivals = best_structure(trace)
+    return replayed, judge(built, replayed, rivals)
+
+
+Rivals = tuple[StartErrors, StartErrors]
+"""The errors of both trivial predictions: by launches alone, and with waits and synchronisations."""
+
+
+def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Rivals]:
+    """The structure of a recording, with what it repeats where that is needed, its replay, and the errors of the trivial predictions."""
+    built = structure(trace)
+    rivals = _rivals(built)  # of the waits that are recorded, not of those that it repeats
+    replayed = structural_replay(built)
+    if not explains(_errors(built, replayed), *rivals):
+        again = recurring_structure(built)
+        if again is not built:
+            built, replayed = again, structural_replay(again)
+    return built, replayed, rivals
+
+
+def _errors(built: Structure, replayed: StructuralReplay) -> StartErrors:
+    return start_errors(built.trace.ops, [op.simulated_start_ns for op in replayed.ops])
+
+
+def _rivals(built: Structure) -> Rivals:
+    trace, order = built.trace, built.order
+    alone, held = by_launches(trace, order), by_held_host(trace, order, built.waits)
+    return start_errors(trace.ops, alone), start_errors(trace.ops, held)
+
+
+def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
+    """Whether errors are within the bounds, beside those of the trivial predictions."""
+    return within(errors) and behind(errors, *rivals) <= BEHIND * errors.span_ns
+
+
+def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdict:
+    """The verdict on a replay of a structure, beside the errors of the trivial predictions."""
+    errors = _errors(built, replayed)
+    if explains(errors, *rivals):
+        return Verdict(True, errors, *rivals, (), None)
+    found = one_step(built)
+    tried: list[_Naming] = []
+    for share in _SHARES:
+        named = _off_by(found, max(1, errors.span_ns // share))
+        if not tried or named != tried[-1].named:
+            tried.append(_naming(built, named))
+        if explains(tried[-1].rest, *rivals):
+            break
+    most = len(tried) + _MORE
+    while not explains(tried[-1].rest, *rivals) and len(tried) < most:
+        tried.append(_naming(built, _with_jumps(built, tried[-1], errors.span_ns // 1_000)))
+    best = tried[-1]
+    if not explains(best.rest, *rivals):
+        best = next((one for one in tried if within(one.rest)), best)
+    return Verdict(False, errors, *rivals, _spans(built, found, best.named), best.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """What is named, the simulated start of each op given its recorded times, and the errors of all other ops."""
+
+    named: GivenTimes
+    starts_ns: Sequence[int]
+    rest: StartErrors
+
+
+def _naming(built: Structure, named: GivenTimes) -> _Naming:
+    starts = starts_given(built, named)
+    return _Naming(named, starts, _rest(built, named, starts))
+
+
+def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
+    ops = frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns)
+    return GivenTimes(ops, frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns))
+
+
+def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
+    """What is named and the ops at which the error on their stream grows: waits for room on the device are not seen one by one."""
+    jumps = set()
+    for queue in built.streams:
+        off = [tried.starts_ns[i] - built.trace.ops[i].start_ns for i in queue]
+        jumps |= {i for i, (before, now) in zip(queue, pairwise((0, *off)), strict=True) if abs(now - before) > least_ns}
+    return GivenTimes(tried.named.ops | jumps, tried.named.calls)
+
+
+def _spans(built: Structure, found: OneStep, named: GivenTimes) -> tuple[UnexplainedSpan, ...]:
+    return unexplained_spans(built, found, sorted(named.ops), sorted(named.calls))
+
+
+def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartErrors:
+    """The errors of all ops that are not named."""
+    trace = built.trace
+    kept = [i for i in range(len(trace.ops)) if i not in named.ops] or list(range(len(trace.ops)))
+    found = start_errors([trace.ops[i] for i in kept], [starts[i] for i in kept])
+    whole = start_errors(trace.ops, starts)
+    return replace(found, span_ns=whole.span_ns, makespan_ns=whole.makespan_ns, idle_ns=whole.idle_ns)
+
+
+def starts_given(built: Structure, named: GivenTimes) -> Sequence[int]:
+    """The simulated start of each op of a recording, given the recorded times of some ops and calls."""
+    again = structure(built.trace, latencies=built.latencies, durations_ns=built.durations_ns, times=named, known=built.known)
+    return [op.simulated_start_ns for op in structural_replay(again).ops]

@@ -1,0 +1,323 @@
+"""Replay of a recording's memory: allocated bytes by the ledger and reserved bytes by the caching allocator, against the recorded ones.
+
+The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its allocator's history record a block when
+the host allocates or frees it, whenever the device gets there. So do these replays, which need no device time.
+
+The replay is given the order, the bytes of each allocation, and the level before the first one (its total less its bytes). The ledger frees
+what it allocated itself; the recorded bytes of a free, and the recorded totals, are only compared.
+
+What is reserved follows exactly from a beginning with nothing allocated and nothing cached, or from a snapshot. Of any other recording two
+bounds are known at most: the reserve after the first event (or the allocated peak), which the replay is then given, and that plus what
+all allocations take if nothing cached serves them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hosim.engine import Ledger
+from hosim.engine.allocators import division_table, round_size
+from hosim.errors import InputError
+from hosim.importers.recordings import KinetoTrace, MemoryEvent
+from hosim.result import IN_PROGRAM_ORDER
+from hosim.units import human_size
+from hosim.validate.snapshots.recording import Snapshot
+from hosim.validate.snapshots.reserved_replay import (
+    Change,
+    ReservedReplay,
+    held_before,
+    most_growth,
+    replay_from_addresses,
+    replay_from_nothing,
+)
+from hosim.validate.snapshots.snapshot import replay_snapshot
+
+Curve = npt.NDArray[np.int64]
+
+_UNLIMITED = 1 << 62
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryReplay:
+    """A recording's memory, measured and simulated. Bytes; None: the recording does not say. Curves have one value an event, after it.
+
+    ``start_bytes`` were allocated before the first event; if that is unknown, the simulated figures count from there.
+    ``reserved_peak_bytes`` is the caching allocator's, None where its start is not known: ``reserved_unknown`` then says why, and
+    ``reserved_low_bytes`` and ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is by how much it
+    exceeds what the recording begins with when it starts from the recorded addresses, of which it gave ``addresses_matched`` of
+    ``allocations`` again (of a snapshot both start from its true state). ``freed_before`` and ``freed_before_bytes``: blocks from
+    before the recording that it frees. ``mismatches`` are contradictions within the recording, in words (the first few).
+    """
+
+    device: int | None
+    account: str
+    start_bytes: int | None
+    allocations: int
+    freed_before: int
+    freed_before_bytes: int
+    times_ns: Curve
+    measured_bytes: Curve | None
+    simulated_bytes: Curve
+    measured_reserved_bytes: Curve | None
+    simulated_reserved_bytes: Curve | None
+    reserved_growth_bytes: int | None
+    addresses_matched: int | None
+    mismatches: tuple[str, ...] = ()
+    reserved_low_bytes: int | None = None
+    reserved_high_bytes: int | None = None
+    reserved_unknown: str | None = None
+    requested_bytes: Curve | None = None
+
+    @property
+    def events(self) -> int:
+        """Allocations and frees."""
+        return len(self.times_ns)
+
+    @property
+    def measured_peak_bytes(self) -> int | None:
+        """The largest recorded total."""
+        return _peak(self.measured_bytes)
+
+    @property
+    def requested_peak_bytes(self) -> int | None:
+        """The largest level of what was asked for."""
+        return _peak(self.requested_bytes)
+
+    @property
+    def simulated_peak_bytes(self) -> int | None:
+        """The largest level of the replay."""
+        return _peak(self.simulated_bytes)
+
+    @property
+    def max_abs_error_bytes(self) -> int | None:
+        """The largest distance between simulated and recorded total after any event."""
+        return None if self.measured_bytes is None else int(np.abs(self.simulated_bytes - self.measured_bytes).max(initial=0))
+
+    @property
+    def measured_reserved_peak_bytes(self) -> int | None:
+        """The largest recorded reserve."""
+        return _peak(self.measured_reserved_bytes)
+
+    @property
+    def measured_reserved_growth_bytes(self) -> int | None:
+        """How much the recorded reserve exceeds the first recorded one."""
+        curve = self.measured_reserved_bytes
+        return None if curve is None else int((curve - curve[0]).max())
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """The largest simulated reserve."""
+        return _peak(self.simulated_reserved_bytes)
+
+    @property
+    def reserved_error(self) -> float | None:
+        """Signed and relative: simulated reserved peak over the recorded one, less 1."""
+        measured, simulated = self.measured_reserved_peak_bytes, self.reserved_peak_bytes
+        return simulated / measured - 1 if measured and simulated is not None else None
+
+
+def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay:
+    """The memory events of an accelerator (default: the one with most of them), replayed.
+
+    A trace without memory events, or whose events have no totals, gives a record with None where something is not known.
+    """
+    events = _events_of(trace, device)
+    index = events[0].device if events else device
+    times = np.fromiter((event.time_ns for event in events), np.int64, len(events))
+    totals = _recorded([event.total_allocated for event in events])
+    start = int(totals[0]) - events[0].size_bytes if totals is not None else None
+    mismatches: list[str] = []
+    simulated = _ledger(events, start or 0, mismatches)
+    changes: list[Change] | None = [(event.address, event.size_bytes) for event in events if event.address is not None]
+    if changes is None or len(changes) < len(events) or start is None:
+        return MemoryReplay(
+            device=index,
+            account=IN_PROGRAM_ORDER,
+            start_bytes=start,
+            allocations=sum(event.size_bytes > 0 for event in events),
+            freed_before=0,
+            freed_before_bytes=0,
+            times_ns=times,
+            measured_bytes=totals,
+            simulated_bytes=simulated,
+            measured_reserved_bytes=_recorded([event.total_reserved for event in events]),
+            simulated_reserved_bytes=None,
+            reserved_growth_bytes=None,
+            addresses_matched=None,
+            mismatches=_first(mismatches),
+            reserved_unknown=_NO_BLOCKS if events else None,
+        )
+    before = held_before(changes)
+    if sum(before.values()) > start:
+        mismatches.append(f"blocks of {sum(before.values())} bytes from before the recording are freed, but it begins with {start} bytes")
+    cold = replay_from_nothing(changes, start)
+    reserved = _recorded([event.total_reserved for event in events])
+    unknown = _unknown_start(trace, cold, start, reserved)
+    low, high = _bounds(trace, changes, start, totals, reserved) if unknown else (None, None)
+    try:
+        warm = replay_from_addresses(changes)
+    except InputError as error:
+        warm = None
+        mismatches.append(f"the recorded addresses contradict each other: {error}")
+    return MemoryReplay(
+        device=index,
+        account=IN_PROGRAM_ORDER,
+        start_bytes=start,
+        allocations=cold.allocations,
+        freed_before=len(before),
+        freed_before_bytes=sum(before.values()),
+        times_ns=times,
+        measured_bytes=totals,
+        simulated_bytes=simulated,
+        measured_reserved_bytes=reserved,
+        simulated_reserved_bytes=None if unknown else cold.reserved_bytes,
+        reserved_growth_bytes=warm.growth_bytes if warm else None,
+        addresses_matched=warm.matched if warm else None,
+        mismatches=_first(mismatches),
+        reserved_low_bytes=low,
+        reserved_high_bytes=high,
+        reserved_unknown=unknown,
+    )
+
+
+_NO_BLOCKS = "its recorded allocations lack addresses or totals"
+
+
+def _unknown_start(trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None) -> str | None:
+    """Why what the allocator held at the start does not follow from a recording, in words; None if it held nothing."""
+    if reserved is None:
+        return "the recording does not say what was reserved when it began"
+    if start:
+        where = "where it lay, and what free memory was cached, is not recorded"
+        apart = _apart(trace)
+        return f"{human_size(start)} were allocated before the recording; {where}{f'; {apart}' if apart else ''}"
+    cached = int(reserved[0] - cold.reserved_bytes[0])
+    if cached > 0:
+        return f"{human_size(cached)} of free memory were cached before the recording, in blocks that it does not name"
+    return "its first allocation reserved less than a segment of PyTorch's allocator" if cached < 0 else None
+
+
+def _apart(trace: KinetoTrace) -> str | None:
+    """What has free memory of its own in a recording, which does not say whose an allocation is."""
+    if any("BeginCapture" in call.name for call in trace.calls):
+        return "graphs that it captures have memory of their own"
+    streams = len({(op.device, op.stream) for op in trace.ops})
+    return f"{streams} streams may each have free memory of their own" if streams > 1 else None
+
+
+def _bounds(
+    trace: KinetoTrace, changes: Sequence[Change], start: int, totals: Curve | None, reserved: Curve | None
+) -> tuple[int | None, int | None]:
+    """What the reserved peak is at least and at most; None if that is not known."""
+    peak = _peak(totals)
+    if reserved is None:
+        return peak, None
+    first = int(reserved[0])
+    segments = int(replay_from_nothing(changes[:1], start).reserved_bytes[0])
+    known = not _apart(trace) and (start or first >= segments)
+    return max(first, peak or 0), first + most_growth(changes, start) if known else None
+
+
+def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryReplay:
+    """The history of an allocator's snapshot, replayed from its true state at the start, which the segments at the end give.
+
+    The history has no totals, and of each block only what was asked for: what a block keeps beyond that (a rest too small to be split
+    off) shows at the end only. Where the allocator makes every recorded choice again, its blocks are the recorded ones, and its curve is
+    the measured one; else nothing measured is known of the bytes that were allocated. Raises `InputError` as
+    `hosim.validate.snapshots.snapshot.rewind`.
+    """
+    device = snapshot.device(device)
+    replay = replay_snapshot(snapshot, device)
+    history = snapshot.histories[device]
+    divisions = division_table(snapshot.settings.roundup_power2_divisions)
+    segments = snapshot.segments.get(device, ())
+    held = [block for segment in segments for block in segment.blocks if block.use == "allocated"]
+    live = {block.address: round_size(block.requested_bytes, divisions) for block in held}
+    asked, reserved = sum(live.values()), sum(segment.size_bytes for segment in segments)
+    requested, measured_reserved = np.zeros(len(history), np.int64), np.zeros(len(history), np.int64)
+    for index in range(len(history) - 1, -1, -1):
+        requested[index], measured_reserved[index] = asked, reserved
+        entry = history[index]
+        if entry.action == "alloc":
+            asked -= live.pop(entry.address, 0)
+        elif entry.action == "free_requested":
+            live[entry.address] = round_size(entry.size_bytes, divisions)
+            asked += live[entry.address]
+        elif entry.action in ("segment_alloc", "segment_map"):
+            reserved -= entry.size_bytes
+        elif entry.action in ("segment_free", "segment_unmap"):
+            reserved += entry.size_bytes
+    # Segments come and go in entries of their own, with the allocation that wants them: the curves are those of allocations and frees.
+    places = [index for index, entry in enumerate(history) if entry.action in ("alloc", "free_requested")]
+    before = held_before([(e.address, e.size_bytes if e.action == "alloc" else -e.size_bytes) for e in (history[i] for i in places)])
+    return MemoryReplay(
+        device=device,
+        account=IN_PROGRAM_ORDER,
+        start_bytes=replay.start_bytes,
+        allocations=replay.allocations,
+        freed_before=len(before),
+        freed_before_bytes=sum(before.values()),
+        times_ns=replay.times_us[places] * 1000,
+        measured_bytes=replay.allocated_bytes[places] if replay.exact else None,
+        simulated_bytes=replay.allocated_bytes[places],
+        measured_reserved_bytes=measured_reserved[places],
+        simulated_reserved_bytes=replay.reserved_bytes[places],
+        reserved_growth_bytes=int(replay.reserved_bytes.max(initial=reserved)) - reserved,
+        addresses_matched=replay.matched,
+        mismatches=_first(
+            [f"entry {m.index} ({m.action} of {m.size_bytes} bytes): hosim's allocator {m.instead}" for m in replay.mismatches]
+        ),
+        requested_bytes=requested[places],
+    )
+
+
+def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...]:
+    """The memory events of one accelerator, in order of time; events of one instant in listed order."""
+    events = [event for event in trace.device_memory(device) if event.size_bytes]
+    counts = Counter((event.device_type, event.device) for event in events)
+    chosen = max(counts, key=lambda key: (counts[key], (-key[0], -key[1])), default=None)
+    return tuple(event for event in events if (event.device_type, event.device) == chosen)
+
+
+def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) -> Curve:
+    """The level after each event by the ledger: a free releases what was allocated at its address."""
+    ledger = Ledger(_UNLIMITED)
+    ledger.allocate(start, 0, 0)
+    live: dict[int, int] = {}
+    levels = np.zeros(len(events), np.int64)
+    for index, event in enumerate(events):
+        size = abs(event.size_bytes)
+        if event.size_bytes > 0:
+            if event.address is not None:
+                if event.address in live:
+                    mismatches.append(f"event {index}: {size} bytes are allocated at {event.address}, where {live[event.address]} are held")
+                live[event.address] = size
+            ledger.allocate(size, 0, event.time_ns)
+        else:
+            held = size if event.address is None else live.pop(event.address, size)
+            if held != size:
+                mismatches.append(f"event {index}: {size} bytes are freed at {event.address}, where {held} were allocated")
+            ledger.release(held, 0)
+        levels[index] = ledger.held
+    return levels
+
+
+def _recorded(values: Sequence[int | None]) -> Curve | None:
+    """Recorded totals; None unless every event has one."""
+    known = [value for value in values if value is not None]
+    return np.array(known, np.int64) if values and len(known) == len(values) else None
+
+
+def _peak(curve: Curve | None) -> int | None:
+    return int(curve.max()) if curve is not None and len(curve) else None
+
+
+def _first(lines: Sequence[str]) -> tuple[str, ...]:
+    rest = len(lines) - _LISTED
+    return (*lines[:_LISTED], f"and {rest} more") if rest > 0 else tuple(lines)
