@@ -20,7 +20,7 @@ from hosim.costmodel.transfers import (
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
+from hosim.engine.hops import ROUTES, SEVERAL, Hop, has_routes, initial_tiers, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
@@ -71,6 +71,8 @@ class _LoopReplay:
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         self._best: dict[tuple[int, int, str], int] = {}
+        if plan.runtime is not None and has_routes(hardware):
+            raise UncoveredError(ROUTES)  # not once it has decided on one: a policy decides in one replay, not in two
         moves = _moves(plan, hardware)
         if self._factor is not None and plan.runtime is not None and moves:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued

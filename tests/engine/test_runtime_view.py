@@ -61,6 +61,27 @@ def test_what_a_policy_sees() -> None:
     ]
 
 
+@dataclass
+class Detouring(Watcher):
+    """Prefetches w before g by a route, which the loop does not cover."""
+
+    def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
+        self.seen.append((op,))
+        return [CacheOp(PREFETCH, 1, "ssd", "hbm")] if op == 1 else []
+
+
+def test_a_policy_decides_in_one_replay() -> None:
+    made: list[Detouring] = []
+
+    def make() -> Detouring:
+        made.append(Detouring())
+        return made[-1]
+
+    result = engine.replay(Plan(toy(), runtime=make, initial={1: ("ssd",)}), MACHINE, 70)
+    assert (result.makespan_ns, result.engine) == (55, "reference")
+    assert [policy.seen for policy in made] == [[(0,), (1,), (2,)]]
+
+
 def test_a_cache_op_resolves_to_its_tiers_and_its_channel() -> None:
     assert resolve_hop("store", "hbm", "ddr", MACHINE, "there") == Hop("store", 1, 0, 1)
     assert resolve_hop(PREFETCH, "ddr", "hbm", MACHINE, "there") == Hop(PREFETCH, 0, 1, 0)
