@@ -1,7 +1,5 @@
 """What can be said of a graph, a plan or a result without running a replay."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -5,8 +5,6 @@ many, :mod:`hosim.api.searches` what looks for a value, :mod:`hosim.api.plotting
 requests. :mod:`hosim` maps its public names to these modules and imports each one when it is first used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

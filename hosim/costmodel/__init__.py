@@ -1,7 +1,5 @@
 """How long things take on a hardware profile: ops by roofline, transfers by bandwidth and latency."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

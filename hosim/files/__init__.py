@@ -1,7 +1,5 @@
 """Files of any program within limits: bytes, text, JSON, YAML and CSV."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -5,8 +5,6 @@ A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`)
 explanation (:mod:`~hosim.gate.verdicts`). This module imports nothing, because pytest loads the plugin wherever hosim is installed.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

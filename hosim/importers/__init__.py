@@ -1,7 +1,5 @@
 """Outside formats as workload graphs; :func:`hosim.io.load_any` tells them apart by their contents."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -3,8 +3,6 @@
 No other room uses pydantic. It is imported only when one of these functions is first used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """A plan as a torch graph that runs: capture, cache ops as nodes, executors, bridges. Nothing here imports torch before it is called."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Builders of model graphs from sizes alone, and their parts."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

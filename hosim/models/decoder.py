@@ -12,16 +12,7 @@ from hosim.models.compressed_attention import compressed_attention
 from hosim.models.config import Decoder, Run, layer_sizes, layers_of, vocabulary
 from hosim.models.dense import table
 from hosim.models.engine_layer import added_norm, engine_layer
-from hosim.models.functions import (
-    activation,
-    add,
-    cross_entropy,
-    dropout,
-    dropout_added,
-    embedding,
-    linear,
-    scale,
-)
+from hosim.models.functions import activation, add, cross_entropy, dropout, dropout_added, embedding, linear, scale
 from hosim.models.grouped_attention import grouped_attention
 from hosim.models.hyper_connections import collapsed, streams_of, through
 from hosim.models.kv_cache import make_cache

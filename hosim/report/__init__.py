@@ -1,7 +1,5 @@
 """Results for people: tables, pictures and pages. Nothing here prints, or computes figures of its own."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """What all planners and policies share: idle intervals, lower tiers, placement, bandwidth, and the insertion of cache ops."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

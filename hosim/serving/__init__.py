@@ -1,7 +1,5 @@
 """Serving: many requests over time on one engine with a paged key-value cache, iteration by iteration."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Studies: questions that take more than one replay."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

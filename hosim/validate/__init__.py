@@ -1,7 +1,5 @@
 """Replays against recordings: times of ops and transfers, makespan, memory; and recordings of allocators."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -36,10 +36,7 @@ from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.recordings import read_kernel_tables  # noqa: E402
 from hosim.lower import rule_of  # noqa: E402
 from hosim.result import CACHING, Timeline, Transfer  # noqa: E402
-from hosim.validate.kit import (  # noqa: E402
-    FORMAT,
-    SCHEMES,
-)
+from hosim.validate.kit import FORMAT, SCHEMES  # noqa: E402
 
 SMALL = ("--dry-run", "--modes", "prefill", "--lengths", "8", "--iterations", "1", "--profiled", "1", "--schemes", "resident")
 

@@ -15,10 +15,7 @@ from wholes import wholes  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
-from hosim.importers.torch_programs import (  # noqa: E402
-    import_exported,
-    import_pt2,
-)
+from hosim.importers.torch_programs import import_exported, import_pt2  # noqa: E402
 from hosim.models import build  # noqa: E402
 from hosim.notes import notes  # noqa: E402
 

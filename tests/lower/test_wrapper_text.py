@@ -13,9 +13,8 @@ from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.importers.torch_programs.torch_kernels import KernelRecorder  # noqa: E402
 from hosim.lower import Executor, inference, insert  # noqa: E402
-from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, read_wrapper  # noqa: E402
+from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, compiled_program, read_wrapper  # noqa: E402
 from hosim.lower.compiled import compiled_calls as calls  # noqa: E402
-from hosim.lower.compiled import program_of_text as compiled  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """
@@ -163,8 +162,8 @@ def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     model = Layers()
     program = program_of(model, X)
     text = calls.InductorProgram(SimpleNamespace(source_code=SOURCE, constants={}))
-    monkeypatch.setattr(compiled, "_compiled", lambda *_: text)
-    made = compiled.compiled_program(program, {})
+    monkeypatch.setattr("hosim.lower.compiled.program_of_text._compiled", lambda *_: text)
+    made = compiled_program(program, {})
     names = "mm relu topk relu_and_rest mm_1 relu_1 mm_2 relu_2"
     assert [op.name for op in made.graph.ops] == names.split()
     assert [op.kind for op in made.graph.ops[:3]] == ["matmul", "fused", "sort"]

@@ -1,7 +1,5 @@
 """Lower bounds of makespans, whatever the plan."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

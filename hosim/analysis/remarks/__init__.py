@@ -1,7 +1,5 @@
 """What an answer says beside its figures: the strongest rival, what a plan was made for, what moves whole."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

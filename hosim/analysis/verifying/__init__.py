@@ -1,7 +1,5 @@
 """What is wrong with a plan, or with edits of one: found by a walk that shares no code with the replay."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """How long kernels take by their sizes: one function for each class of kernels, with few constants that are fitted to measured times."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """How far real times spread about the model's, and intervals of makespans."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

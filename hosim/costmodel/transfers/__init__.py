@@ -1,7 +1,5 @@
 """How long transfers take: routes over channels, shared bandwidth, collectives."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """What a file seems to be, by its first bytes: formats that hosim reads, and those of other programs."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

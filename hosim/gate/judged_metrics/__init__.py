@@ -1,7 +1,5 @@
 """The metrics of a case, their tolerances, and the verdict on each."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

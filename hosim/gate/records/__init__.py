@@ -1,7 +1,5 @@
 """What is recorded of a case: its metrics, and the files that keep them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """What a later measurement changes, why, and the verdict on it."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """ONNX models: read without the onnx package, their shapes inferred, their nodes counted."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """What profilers record, and what times of kernels are measured: Kineto, Nsight Systems, tables."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

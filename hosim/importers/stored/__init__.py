@@ -1,7 +1,5 @@
 """Tensors of programs: what of a storage each use reads, values that are known, and files stored in a zip."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Graphs of torch: exported programs, modules, training steps and execution traces."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Files of the gate: cases, and baselines."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Plans in the words of other runtimes: MindSpore, HyperParallel, llama.cpp."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Programs that torch compiled: their text read, and called op by op."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Where plans run: a GPU, or a CPU that acts as one; their memory, queues and pace."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

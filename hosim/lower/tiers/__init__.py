@@ -1,7 +1,5 @@
 """Bytes in tiers while a plan runs: transfers, files, pinned host memory, and what is resident."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Exact schedules of small graphs, by constraint programming: the plan with the least makespan, and its proof."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """HyperOffload's refinement: candidates, selection, placement, local search, and the loop that keeps the budget."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

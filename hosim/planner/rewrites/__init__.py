@@ -1,7 +1,5 @@
 """Rewrites of the graph that a plan may make: another order of its ops, and ops that run again instead of moving data."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """hosim's own policies, one a file; :mod:`hosim.policies.catalogue` lists them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

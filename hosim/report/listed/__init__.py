@@ -1,7 +1,5 @@
 """Tables of what there is: workloads, machines, policies, devices, op times."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Tables of replays."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Tables as they are printed: columns that fit, whole figures."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

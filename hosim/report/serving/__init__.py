@@ -1,7 +1,5 @@
 """Tables, figures and pages of serving."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

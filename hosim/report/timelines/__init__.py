@@ -1,7 +1,5 @@
 """Timelines of replays and recordings: rows and curves, for a page and for other viewers."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Caches of experts: what they keep, and what they predict."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

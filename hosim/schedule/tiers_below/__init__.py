@@ -1,7 +1,5 @@
 """Which tier below takes a tensor."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

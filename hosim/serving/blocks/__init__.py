@@ -1,7 +1,5 @@
 """Blocks of the KV cache: their pool, their tiers, and copies between these."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

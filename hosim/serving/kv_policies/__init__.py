@@ -3,8 +3,6 @@
 One file has one policy: a function of its parameters that returns :class:`~hosim.serving.kv_policies.kv_rules.KvRules`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

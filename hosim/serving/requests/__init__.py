@@ -1,7 +1,5 @@
 """The requests that are served: from files, or drawn."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

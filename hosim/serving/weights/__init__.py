@@ -1,7 +1,5 @@
 """Weights that stream from a tier below while an engine serves."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """What a study is asked: policies with settings, axes, steps of routing."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Rows of a study's answer, and the file that keeps them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

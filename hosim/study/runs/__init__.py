@@ -1,7 +1,5 @@
 """Runs of policies: questions, tasks, and the processes that work on them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

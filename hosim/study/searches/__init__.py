@@ -1,7 +1,5 @@
 """Searches over budgets: fit, frontier, and what they share."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

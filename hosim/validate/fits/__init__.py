@@ -1,7 +1,5 @@
 """Lines and kernels fitted to measurements, and how sure they are."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

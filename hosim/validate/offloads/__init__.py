@@ -1,7 +1,5 @@
 """Recorded offloading, and what the replay says of it beforehand."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

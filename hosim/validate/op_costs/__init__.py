@@ -1,7 +1,5 @@
 """What recorded ops take and compute: learnt by kind, and fitted as efficiencies."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

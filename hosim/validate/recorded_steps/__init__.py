@@ -1,7 +1,5 @@
 """Recorded steps replayed by their structure: launches, streams, waits, and how far the starts are from the recorded ones."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

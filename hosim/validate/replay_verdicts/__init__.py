@@ -1,7 +1,5 @@
 """Whether the replay of a recorded step is close, beside trivial predictors, and what explains its delays."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Snapshots of torch's allocator: read without running what a pickle says, and replayed."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Times of kernels by family: products, attention, experts, collectives."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -1,7 +1,5 @@
 """Passes over choices that are made: returns earlier, in order or spread evenly, and the tier that each tensor waits in."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

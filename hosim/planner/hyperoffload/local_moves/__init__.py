@@ -1,7 +1,5 @@
 """Local search: one choice changed at a time, judged by a simulator of plans, for as long as its work lasts."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

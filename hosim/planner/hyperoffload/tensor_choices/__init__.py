@@ -1,7 +1,5 @@
 """What the planner decides on: the gaps of each tensor, a choice for each, the plan that choices make, and what it costs."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
