@@ -15,7 +15,7 @@ from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine import result_figures
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.program_account import check_program_account, in_program_order
-from hosim.engine.replay_by_loop import looped
+from hosim.engine.replay_by_loop import check_loop, looped
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -91,9 +91,16 @@ def replay(
     placing, folded = (allocator, reserve_bytes), fold and jitter is None and _alike(hardware)
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
-            by_loop = _by_loop(plan, hardware, budget_bytes, record or allocator != LEDGER, jitter, compete, folded, engine == LOOP)
-            if by_loop is not None:
-                return replace(by_loop, replay_s=time.perf_counter() - begin)
+            check_measured_on(plan.workload, hardware)
+            try:
+                check_loop(hardware, folded, record or allocator != LEDGER)
+                by_loop = looped(plan, hardware, hardware.device.capacity_bytes if budget_bytes is None else budget_bytes, jitter, compete)
+                if by_loop is not None:
+                    return replace(by_loop, replay_s=time.perf_counter() - begin)
+            except UncoveredError as error:
+                if engine == LOOP:
+                    message = f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
+                    raise InputError(message, source="engine") from None
         from hosim.engine.reference import Simulation
 
         simulation = partial(Simulation, plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
@@ -139,38 +146,6 @@ def replay_stages(
     return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
 
 
-def _by_loop(
-    plan: Plan,
-    hardware: Hardware,
-    budget_bytes: int | None,
-    wants_more: bool,
-    jitter: Jitter | None,
-    compete: bool | None,
-    folded: bool,
-    only: bool,
-) -> Result | None:
-    """The loop's result; ``None`` where it covers what is asked for not, or the plan does not end well: the reference says why.
-
-    ``wants_more``: a timeline, or addresses. ``only``: no other engine may replay it; then :class:`InputError` is raised for what the loop
-    does not cover.
-    """
-    check_measured_on(plan.workload, hardware)
-    reason = None
-    if wants_more:
-        reason = "timelines and allocators"
-    elif hardware.devices > 1 and not folded:
-        reason = "devices that do not do the same"
-    else:
-        budget = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
-        try:
-            return looped(plan, hardware, budget, jitter, compete)
-        except UncoveredError as error:
-            reason = str(error)
-    if only:
-        raise InputError(f"the loop does not cover {reason}; leave engine out, or give {REFERENCE}", source="engine")
-    return None
-
-
 def check_engine(engine: object) -> None:
     """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
     if engine is not None and engine not in ENGINES:
@@ -194,6 +169,6 @@ def _alike(hardware: Hardware) -> bool:
     """Whether one device may stand for all of several: they have equal parts of everything, as there are equally many on each host.
 
     Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
-    for all of them: until room in a shared tier is too small for all (:class:`AsymmetryError`). There the order among them decides.
+    for all of them: until room in a shared tier is too small for all (:class:`UncoveredError`). There the order among them decides.
     """
     return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0

@@ -43,6 +43,14 @@ class _ChannelFigures:
     contention_ns: int
 
 
+def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
+    """Raise :class:`UncoveredError` where the loop does not cover what is asked for; ``folded``: one device may stand for all."""
+    if recorded:
+        raise UncoveredError("timelines and allocators")
+    if hardware.devices > 1 and not folded:
+        raise UncoveredError("devices that do not do the same")
+
+
 def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> Result | None:
     """The result of a plan; ``None`` where it does not end well: the reference says why. Of several devices one stands for all.
 
