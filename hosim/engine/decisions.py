@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
+from hosim.cache_plan import AT_START, CacheOp, MemoryView, RuntimePolicy
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.hops import ROUTES, SEVERAL, resolve_hop
 from hosim.engine.loop_cells import ABSENT, DECIDES, INSPECTS, VALID
@@ -14,6 +15,50 @@ from hosim.hardware import Hardware
 
 PLACES_OF_A_TENSOR = 4
 """How many cache ops of a policy may be under way at a time, for each tensor: more go to the reference."""
+
+
+class Remembering:
+    """A runtime policy whose answers are kept: another engine may take the replay over from its start, and the policy decides once.
+
+    Engines ask the same of it, in the same order, until the replay goes on where the first one has stopped.
+    """
+
+    def __init__(self, policy: RuntimePolicy) -> None:
+        self._policy = policy
+        self._asked: list[tuple[str, int]] = []
+        self._answers: list[Any] = []
+        self._next = 0
+        if getattr(policy, "inspected", None) is not None:
+            self.inspected = self
+
+    def again(self) -> Remembering:
+        """The replay begins, or begins anew."""
+        self._next = 0
+        return self
+
+    def __contains__(self, op: object) -> bool:
+        """Whether the policy inspects an op."""
+        assert isinstance(op, int)
+        found: bool = self._answer("inspected", op, lambda: op in getattr(self._policy, "inspected"))  # noqa: B009
+        return found
+
+    def before_op(self, op: int, view: MemoryView) -> list[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
+        found: list[CacheOp] = self._answer("before_op", op, lambda: list(self._policy.before_op(op, view)))
+        return found
+
+    def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> list[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
+        found: list[CacheOp] = self._answer("make_room", op, lambda: list(self._policy.make_room(op, wanted_bytes, view)))
+        return found
+
+    def _answer(self, what: str, op: int, ask: Callable[[], Any]) -> Any:
+        if self._next == len(self._answers):
+            self._answers.append(ask())
+            self._asked.append((what, op))
+        assert self._asked[self._next] == (what, op)
+        self._next += 1
+        return self._answers[self._next - 1]
 
 
 class Decisions:

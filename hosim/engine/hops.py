@@ -56,9 +56,3 @@ def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
             raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
         found[t] = tuple([at[tier] for tier in tiers])
     return found
-
-
-def has_routes(hardware: Hardware) -> bool:
-    """Whether some tiers are joined by several channels only."""
-    joined = hardware.channel_between
-    return any([a != d and b == c and (a, d) not in joined for a, b in joined for c, d in joined])

@@ -13,6 +13,7 @@ from hosim.cache_plan import Plan
 from hosim.collector import no_collection
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine import result_figures
+from hosim.engine.decisions import Remembering
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.replay_by_loop import check_loop, looped
@@ -89,12 +90,14 @@ def replay(
         jitter = None
     begin = time.perf_counter()
     placing, folded = (allocator, reserve_bytes), fold and jitter is None and _alike(hardware)
+    policy = None if plan.runtime is None else Remembering(plan.runtime())
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
             check_measured_on(plan.workload, hardware)
             try:
                 check_loop(hardware, folded, record or allocator != LEDGER)
-                by_loop = looped(plan, hardware, hardware.device.capacity_bytes if budget_bytes is None else budget_bytes, jitter, compete)
+                whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
+                by_loop = looped(plan, hardware, whole, jitter, compete, policy)
                 if by_loop is not None:
                     return replace(by_loop, replay_s=time.perf_counter() - begin)
             except UncoveredError as error:
@@ -105,9 +108,9 @@ def replay(
 
         simulation = partial(Simulation, plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
         try:
-            result = simulation(fold=folded).run()
+            result = simulation(fold=folded, policy=policy and policy.again()).run()
         except UncoveredError:
-            result = simulation().run()
+            result = simulation(policy=policy and policy.again()).run()
     return replace(result, replay_s=time.perf_counter() - begin)
 
 

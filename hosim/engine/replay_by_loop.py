@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hosim.cache_plan import PREFETCH, Plan
+from hosim.cache_plan import PREFETCH, Plan, RuntimePolicy
 from hosim.costmodel import copies_compete, op_durations
 from hosim.costmodel.transfers import (
     NS_PER_S,
@@ -20,7 +20,7 @@ from hosim.costmodel.transfers import (
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, Hop, has_routes, initial_tiers, resolve_hop
+from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
@@ -51,12 +51,16 @@ def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
         raise UncoveredError("devices that do not do the same")
 
 
-def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> Result | None:
+def looped(
+    plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None, policy: RuntimePolicy | None
+) -> Result | None:
     """The result of a plan; ``None`` where it does not end well: the reference says why. Of several devices one stands for all.
+
+    ``policy`` is the one that decides during the replay, if there is one.
 
     Raises :class:`UncoveredError` for what the loop does not cover.
     """
-    replay = _LoopReplay(plan, hardware, budget_bytes, jitter, compete)
+    replay = _LoopReplay(plan, hardware, budget_bytes, jitter, compete, policy)
     if not replay.ends_well():
         return None
     graph, several = plan.graph, hardware.devices > 1
@@ -69,7 +73,15 @@ def looped(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | N
 class _LoopReplay:
     """One replay: a plan in a table of its own."""
 
-    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        hardware: Hardware,
+        budget_bytes: int,
+        jitter: Jitter | None,
+        compete: bool | None,
+        policy: RuntimePolicy | None,
+    ) -> None:
         graph = plan.graph
         competes = graph.derived(copies_compete) if compete is None else compete
         if jitter is None:
@@ -79,20 +91,18 @@ class _LoopReplay:
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         self._best: dict[tuple[int, int, str], int] = {}
-        if plan.runtime is not None and has_routes(hardware):
-            raise UncoveredError(ROUTES)  # not once it has decided on one: a policy decides in one replay, not in two
         moves = _moves(plan, hardware)
-        if self._factor is not None and plan.runtime is not None and moves:
+        if self._factor is not None and policy is not None and moves:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
         room = [0] * len(graph.tensors)
         for move in moves:
             room[move.tensor] += 1
-        decisions = 0 if plan.runtime is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
+        decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
         self._put(moves)
         self._starts = initial_tiers(plan, hardware)
         self.table.reset(self._starts)
-        self.decisions = None if plan.runtime is None else Decisions(plan.runtime(), self.table, hardware, self._decided)
+        self.decisions = None if policy is None else Decisions(policy, self.table, hardware, self._decided)
 
     def _put(self, moves: Sequence[TableMove]) -> None:
         """Put the plan into the table."""

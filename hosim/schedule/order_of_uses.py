@@ -79,7 +79,7 @@ class _Elsewhere:
         return self._told(self._inner.make_room(op, wanted_bytes, _InOrderOfUses(view, self._place, self._listed)))
 
     def _told(self, decisions: Iterable[CacheOp]) -> list[CacheOp]:
-        return [replace(c, tensor=self._place[c.tensor]) for c in decisions]
+        return [CacheOp(c.op, self._place[c.tensor], c.source, c.destination, c.after) for c in decisions]
 
 
 class _InOrderOfUses:

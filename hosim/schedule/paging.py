@@ -107,6 +107,11 @@ def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
     return cache_ops, last_write
 
 
+def _tensors_of_ops(graph: Graph) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """What each op uses, reads and writes."""
+    return [op.uses for op in graph.ops], [op.reads for op in graph.ops], [op.writes for op in graph.ops]
+
+
 class Paging:
     """The :class:`hosim.cache_plan.RuntimePolicy`. ``here`` and ``below`` are what will hold once all that is issued has taken effect."""
 
@@ -115,6 +120,9 @@ class Paging:
         self.graph = graph
         self.hardware = hardware
         self.table = table
+        self.uses, self.reads, self.writes = graph.derived(_tensors_of_ops)
+        self.users = graph.users
+        self.hops: dict[tuple[str, ...], tuple[str, ...]] = {}  # up from where a tensor lies
         self.victims = victims
         self.k = k
         self.device = hardware.device_tier
@@ -148,11 +156,10 @@ class Paging:
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """Faults of ``op``, evictions for it, and prefetches for the next ``k`` ops while there is room."""
-        graph, here = self.graph, self.here
-        node = graph.ops[op]
+        here, node = self.here, self.graph.ops[op]
         self._launch(op)
-        uses = node.uses
-        missing = [t for t in node.reads if not here[t]]
+        uses = self.uses[op]
+        missing = [t for t in self.reads[op] if not here[t]]
         needed = sum([self.sizes[t] for t in missing]) + node.workspace_bytes
         needed += sum([self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)])
         decisions = self._withheld()
@@ -163,7 +170,7 @@ class Paging:
         for t in uses:
             here[t] = 1
             self.victims.touch(t, self._next_use(t))
-        for t in node.writes:
+        for t in self.writes[op]:
             self._stale(t)
         if self.table.beside is not None and missing:
             self._fetch_beside([other for t in missing for other in self.table.beside(t)], view, needed, decisions)
@@ -178,7 +185,7 @@ class Paging:
         self.asked = (op, self.asked[1] + 1 if self.asked[0] == op else 1)
         if self.asked[1] > _ATTEMPTS:
             return ()
-        mine = set(self.graph.ops[op].uses)
+        mine = set(self.uses[op])
         self._free(view)
         others = sum(self.sizes[t] for t in self.coming if t not in mine)
         decisions = self._withheld()
@@ -203,13 +210,13 @@ class Paging:
 
     def _launch(self, op: int) -> None:
         """``op`` is launched, so the one before it on its stream has ended."""
-        node = self.graph.ops[op]
-        ended = self.running.get(node.stream)
-        self.running[node.stream] = op
+        stream, users_of = self.graph.ops[op].stream, self.users
+        ended = self.running.get(stream)
+        self.running[stream] = op
         self.begun[op] = 1
         self.left -= 1
         if ended is not None:
-            for t in self.graph.ops[ended].uses:
+            for t in self.uses[ended]:
                 self.users_left[t] -= 1
                 if self.table.last_write.get(t) == ended:
                     self.below[t] = tuple(tier for tier in self.table.start[t] if tier != self.device)
@@ -220,15 +227,15 @@ class Paging:
                     self.coming.discard(t)
                     self.returning.discard(t)
                     self.stored.discard(t)
-        for t in node.uses:
-            users, n = self.graph.users[t], self.next_user[t]
+        for t in self.uses[op]:
+            users, n = users_of[t], self.next_user[t]
             while n < len(users) and self.begun[users[n]]:
                 n += 1
             self.next_user[t] = n
 
     def _next_use(self, t: int) -> int:
         """The next op to be launched that uses the tensor; of a persistent one perhaps of the next step; else after all."""
-        users, n = self.graph.users[t], self.next_user[t]
+        users, n = self.users[t], self.next_user[t]
         if n < len(users):
             return users[n]
         end = len(self.graph.ops)
@@ -252,7 +259,10 @@ class Paging:
     # -- moves -------------------------------------------------------------------------------------------------
 
     def _fetch(self, t: int, decisions: list[CacheOp]) -> None:
-        hops = route(self.hardware, self.below[t], self.device)
+        below = self.below[t]
+        if below not in self.hops:
+            self.hops[below] = route(self.hardware, below, self.device)
+        hops = self.hops[below]
         decisions += [CacheOp(PREFETCH, t, a, b) for a, b in pairwise(hops)]
         decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
         self.here[t] = 1
@@ -279,7 +289,7 @@ class Paging:
         """Evict until ``lacking`` bytes more are or will be free; returns what is still lacking (0 or less if nothing is)."""
         if lacking <= 0:
             return lacking
-        pinned = {t for op in self.running.values() for t in self.graph.ops[op].uses}.union(spared)
+        pinned = {t for op in self.running.values() for t in self.uses[op]}.union(spared)
 
         def refuse(t: int) -> bool:
             return t in pinned or not view.is_resident(t) or view.is_busy(t)
@@ -301,7 +311,7 @@ class Paging:
         """Out of the device tier; says whether it can go."""
         users, n = self.graph.users[t], self.next_user[t]
         comes_again = n < len(users)
-        needed = t in self.graph.ops[users[n]].reads if comes_again else self.graph.survives[t]
+        needed = t in self.reads[users[n]] if comes_again else self.graph.survives[t]
         if not needed and not comes_again:
             return False  # it dies with an op that runs
         if needed and not self.below.get(t):
@@ -336,7 +346,7 @@ class Paging:
         for j in range(op + 1, min(op + 1 + self.k, len(self.graph.ops))):
             if self.begun[j]:
                 continue
-            for t in self.graph.ops[j].reads:
+            for t in self.reads[j]:
                 if self._may_come(t):
                     if self.sizes[t] > free:
                         return
@@ -360,7 +370,7 @@ class Paging:
         """Whether it lies below, and nothing may overwrite it before it is read: its next user must be one that reads it."""
         if self.here[t] or not self.below.get(t) or self.next_user[t] >= len(self.graph.users[t]):
             return False
-        return t in self.graph.ops[self._next_use(t)].reads
+        return t in self.reads[self._next_use(t)]
 
     def _must_return(self, t: int) -> bool:
         return self.graph.survives[t] and self.device in self.table.start.get(t, ())

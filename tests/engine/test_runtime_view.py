@@ -82,6 +82,12 @@ def test_a_policy_decides_in_one_replay() -> None:
     assert [policy.seen for policy in made] == [[(0,), (1,), (2,)]]
 
 
+def test_a_policy_that_finds_no_room_is_asked_once() -> None:
+    watcher = Watcher()
+    assert not engine.replay(Plan(toy(), runtime=lambda: watcher), MACHINE, 15).feasible
+    assert [seen[0] for seen in watcher.seen] == [0, 1]
+
+
 def test_a_cache_op_resolves_to_its_tiers_and_its_channel() -> None:
     assert resolve_hop("store", "hbm", "ddr", MACHINE, "there") == Hop("store", 1, 0, 1)
     assert resolve_hop(PREFETCH, "ddr", "hbm", MACHINE, "there") == Hop(PREFETCH, 0, 1, 0)

@@ -11,7 +11,7 @@ from itertools import count
 import simpy
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import AT_START, CacheOp
+from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
@@ -63,7 +63,7 @@ class Shared:
     """What the devices of a replay have in common. ``machine`` is the one that copies find, with the memories that they share (rule 13).
 
     ``wake`` says that something is to be looked at again at this instant: at one device, or at all. ``order`` numbers transfers as they are
-    issued, ``meetings`` are those of collectives and exchanges.
+    issued, ``meetings`` are those of collectives and exchanges. ``policy`` is the runtime policy of the first device, if it is there.
     """
 
     env: Nanoseconds
@@ -73,6 +73,7 @@ class Shared:
     jitter: Jitter | None
     wake: Callable[[int], None]
     wake_all: Callable[[], None]
+    policy: RuntimePolicy | None = None
     order: Iterator[int] = field(default_factory=lambda: count(1))
     meetings: dict[tuple[int, int] | str, Meeting] = field(default_factory=dict)
 
@@ -106,7 +107,8 @@ class SimulatedDevice:
         self.durations = program.durations if jitter is None else jittered(plan, program.durations, jitter, position, self.meets)
         self.dying: list[int] = []
         self.due = list(program.after.get(AT_START, ()))
-        self.policy = plan.runtime() if plan.runtime is not None else None
+        given = shared.policy if position == 0 else None
+        self.policy = given if given is not None or plan.runtime is None else plan.runtime()
         self.inspected = getattr(self.policy, "inspected", None)
         self.decided = False
         self.issued: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import Plan
+from hosim.cache_plan import Plan, RuntimePolicy
 from hosim.costmodel import copies_compete, with_memories
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine import oom_reports, result_figures
@@ -31,7 +31,7 @@ class Simulation:
 
     ``compete``: whether copies share the bandwidth of memories (rule 13), by default as the rule says. ``record`` keeps the timeline,
     ``placing`` is the allocator and the bytes that it may reserve if not the budget's (rule 17), ``tied`` are the exchanges of stages.
-    ``fold``: one device stands for all, which do the same.
+    ``fold``: one device stands for all, which do the same. ``policy`` is the runtime policy of the first device, by default a fresh one.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
@@ -56,6 +56,7 @@ class Simulation:
         compete: bool | None = None,
         tied: Sequence[Mapping[int, StageExchange]] | None = None,
         fold: bool = False,
+        policy: RuntimePolicy | None = None,
     ) -> None:
         self.env = Nanoseconds()
         self.hardware, self.compete, self.jitter, self.tied = hardware, compete, jitter, tied
@@ -72,7 +73,7 @@ class Simulation:
         given = [budget_bytes] * len(self.plans) if budget_bytes is None or isinstance(budget_bytes, int) else budget_bytes
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
-        self.shared = Shared(self.env, hardware, self.machine, self.fluid, jitter, self.wake, self.wake_all)
+        self.shared = Shared(self.env, hardware, self.machine, self.fluid, jitter, self.wake, self.wake_all, policy)
         programs = {key: Program(each, hardware, competes) for key, each in {id(each): each for each in self.plans}.items()}
         self.devices = [self._device(programs[id(each)], d, record, placing) for d, each in enumerate(self.plans)]
 
