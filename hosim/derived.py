@@ -13,6 +13,10 @@ M = TypeVar("M")
 class Deriving:
     """Frozen data that keeps what is derived from it: a graph, a plan."""
 
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy or a pickle has: what is derived is worked out anew."""
+        return {name: value for name, value in vars(self).items() if name != "_derived"}
+
     def derived(self, compute: Callable[Concatenate[Self, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Compute something from this once, and keep it.
 

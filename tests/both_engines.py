@@ -9,7 +9,7 @@ from typing import Any
 from hosim import engine
 from hosim.errors import HosimError
 from hosim.io import result_to_dict, to_json
-from hosim.result import LOOP, REFERENCE, Result
+from hosim.result import REFERENCE, Result
 
 
 def told(run: Callable[[], Any]) -> Any:
@@ -22,7 +22,7 @@ def told(run: Callable[[], Any]) -> Any:
 
 def written(result: Result) -> str:
     """The JSON of a result, less what may differ."""
-    return to_json(result_to_dict(changed(result, replay_s=0.0, engine=LOOP)))
+    return to_json(result_to_dict(changed(result, replay_s=0.0)))
 
 
 def compared(*args: Any, **rest: Any) -> Any:

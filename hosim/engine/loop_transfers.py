@@ -189,7 +189,8 @@ class LoopTransfers(LoopMemory):
         self.left_low[z] = left & LOW
         self.rate[z] = rate
         self.flow_since[z] = now
-        self.until[z] = now + (left + rate - 1) // rate if left > 0 else now
+        left = (left + rate - 1) // rate if left > 0 else 0
+        self.until[z] = now + left if left < NEVER - now else NEVER
 
     def put_work(self, s: int, work: int) -> None:
         """Keep what is left of the op that a stream runs."""
@@ -213,4 +214,5 @@ class LoopTransfers(LoopMemory):
         elif speed == 0:
             self.op_end[s] = NEVER
         else:
-            self.op_end[s] = self.work_since[s] + (work + speed - 1) // speed
+            work = (work + speed - 1) // speed
+            self.op_end[s] = self.work_since[s] + work if work < NEVER - self.work_since[s] else NEVER

@@ -10,13 +10,16 @@ from hosim.analysis import HappensBefore
 from hosim.costmodel import MemoryUse, copy_uses, op_durations, with_memories
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, crossed_fabrics, pin_ns, sent_bytes
 from hosim.engine.event_loop import ints, longs
-from hosim.engine.flow_table import FlowTable
+from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW, OUTPUT, READS, WRITES
 from hosim.engine.transfer_rates import TransferRates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
+
+LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
+"""What all ops together may take and hold, to be counted exactly."""
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
 
@@ -33,6 +36,7 @@ class ProgramBase:
         self, graph: Graph, machine: Hardware, durations: Sequence[int], uses: Mapping[int, MemoryUse], sent: Mapping[int, int]
     ) -> None:
         self.graph, self.machine, self.durations, self.sent = graph, machine, durations, sent
+        _check_sums(graph, machine, durations)
         self.rates = TransferRates(graph, machine, bool(sent))
         self.class_of = [self.rates.classes_of(c) for c in range(len(machine.channels))]
         fastest = bytes_per_s_over_links(machine) or 1
@@ -93,6 +97,14 @@ def jittered_base(graph: Graph, hardware: Hardware, competes: bool, durations: S
     """As :func:`base_of`, with other durations: what copies slow down follows from what ops take without jitter."""
     uses = copy_uses(graph, hardware, graph.derived_on(hardware, op_durations), competes)
     return ProgramBase(graph, with_memories(hardware) if competes else hardware, durations, uses, sent_bytes(graph, hardware))
+
+
+def _check_sums(graph: Graph, machine: Hardware, durations: Sequence[int]) -> None:
+    """Raise :class:`UncoveredError` where times or bytes may not fit 63 bits when they are added up."""
+    waits = [*(channel.latency_ns for channel in machine.channels), *(tier.pin_ns for tier in machine.tiers), machine.inspect_ns]
+    sizes = sum([tensor.size_bytes for tensor in graph.tensors]) + sum([op.workspace_bytes for op in graph.ops])
+    if max(sum(durations), *waits) >= LONGEST_NS or sizes >= MOST_BYTES:
+        raise UncoveredError(TOO_LARGE)
 
 
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:

@@ -154,6 +154,9 @@ class _LoopReplay:
             self.decisions.answer(status, table.loop.wanted)
         if status == ASYMMETRIC:
             raise UncoveredError(FOR_SOME)
+        now, transfers = table.cells["scalars"][0], table.cells["scalars"][2]
+        if max(now, *self.base.sizes, 1) * (transfers + 1) > LARGEST:
+            raise UncoveredError(TOO_LARGE)  # sums of waits and of bytes
         return status == ENDED and self._persists()
 
     def _persists(self) -> bool:

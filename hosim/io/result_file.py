@@ -20,7 +20,6 @@ from hosim.notes import each_once
 from hosim.result import (
     ACCOUNTS,
     ALLOCATORS,
-    ENGINES,
     IN_TIME,
     STALL_CAUSES,
     WORKSPACE,
@@ -253,7 +252,6 @@ _RESULT = KeyTable(
     Key("devices", _DEVICES.kind, brief=True),
     Key("jitter", _JITTER.kind, brief=True),
     *keys(NON_NEGATIVE, "planning_s", "replay_s"),
-    Key("engine", literal(*ENGINES), brief=True),
 )
 
 _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(

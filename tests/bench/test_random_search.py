@@ -164,7 +164,7 @@ def test_it_shares_nothing_with_the_planner() -> None:
     trees = [ast.parse(Path(str(module.__file__)).read_text()) for module in (random_search, random_moves, plan_states)]
     imported = {node.module or "" for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name for name in imported if name.startswith("hosim")} == {
-        *("hosim.analysis", "hosim.cache_plan", "hosim.engine", "hosim.errors", "hosim.graph", "hosim.hardware", "hosim.result")
+        *("hosim.analysis.verifying", "hosim.cache_plan", "hosim.engine", "hosim.errors", "hosim.graph", "hosim.hardware", "hosim.result")
     }
 
 

@@ -127,6 +127,19 @@ def test_what_the_loop_covers() -> None:
     assert found.keys() <= {LOOP, REFERENCE, *known}
 
 
+@pytest.mark.parametrize(("size", "ns"), [(2**40, 5), (10, 2**62), (2**60, 2**61), (10, 2**59)])
+def test_figures_that_63_bits_do_not_hold(size: int, ns: int) -> None:
+    """A transfer of 34,000 years, or ops of a century each: the reference's result, or its error."""
+    b = GraphBuilder("slow")
+    for name in "vw":
+        b.tensor(name, size, "parameter", "ddr")
+        b.op(f"f{name}", "op", inputs=[name], duration_ns=ns)
+    tiers = Tier("ddr", 2**62, 10**9), Tier("hbm", 2**62, 10**9, "device")
+    machine = Hardware("slow", tiers, (Channel("up", "ddr", "hbm", 1), Channel("down", "hbm", "ddr", 1)), Compute({}))
+    ups = [CacheOp("prefetch", t, "ddr", "hbm") for t in range(2)]
+    compared(Plan(b.build(), cache_ops=(*ups, *[CacheOp("detach", t, "hbm", None, after=t) for t in range(2)])), machine)
+
+
 @pytest.mark.parametrize("record", [True, False])
 def test_a_timeline_is_the_references(record: bool) -> None:
     from long_chain import MACHINE, chain_and_branches

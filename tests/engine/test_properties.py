@@ -65,7 +65,7 @@ def test_two_runs_are_identical_and_a_record_changes_nothing(case):
     assert first == second == unrecorded
     assert first.timeline == second.timeline
     assert unrecorded.timeline is None
-    texts = {to_json(result_to_dict(replace(r, replay_s=0.0, engine="loop"))) for r in (first, second, unrecorded)}
+    texts = {to_json(result_to_dict(replace(r, replay_s=0.0))) for r in (first, second, unrecorded)}
     assert len(texts) == 1  # to the byte
 
 

@@ -21,7 +21,7 @@ from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.reference.cache_op_queues import Piece, Transfers
 from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
-from hosim.engine.reference.streams import NOT_YET, OpStream, Program, Rules
+from hosim.engine.reference.streams import NOT_YET, OpStream, PlannedOps, Rules
 from hosim.engine.result_figures import Outcome
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -84,7 +84,7 @@ class SimulatedDevice:
     def __init__(
         self,
         shared: Shared,
-        program: Program,
+        program: PlannedOps,
         position: int,
         storage: Storage,
         arena: Arena | None,

@@ -18,7 +18,7 @@ from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.simulated_device import Shared, SimulatedDevice
 from hosim.engine.reference.storage import Storage, TierRoom
-from hosim.engine.reference.streams import Program
+from hosim.engine.reference.streams import PlannedOps
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
@@ -74,10 +74,10 @@ class Simulation:
         self.budgets = [whole if budget is None else budget for budget in given]
         self.pools: dict[tuple[str, int], Ledger] = {}
         self.shared = Shared(self.env, hardware, self.machine, self.fluid, jitter, self.wake, self.wake_all, policy)
-        programs = {key: Program(each, hardware, competes) for key, each in {id(each): each for each in self.plans}.items()}
+        programs = {key: PlannedOps(each, hardware, competes) for key, each in {id(each): each for each in self.plans}.items()}
         self.devices = [self._device(programs[id(each)], d, record, placing) for d, each in enumerate(self.plans)]
 
-    def _device(self, program: Program, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
+    def _device(self, program: PlannedOps, position: int, record: bool, placing: tuple[str, int | None]) -> SimulatedDevice:
         """A device with its tiers, each with its ledger and that of all devices that share the tier with it (rule 11)."""
         hardware, graph, budget = self.hardware, program.graph, min(self.hardware.device.capacity_bytes, self.budgets[position])
         allocator, reserve = placing

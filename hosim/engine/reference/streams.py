@@ -31,7 +31,7 @@ def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
     return [op.reads for op in graph.ops], [op.writes for op in graph.ops], [op.uses for op in graph.ops]
 
 
-class Program:
+class PlannedOps:
     """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), its tensors, its time.
 
     ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that cross links (rule 19). ``after`` are the
@@ -119,7 +119,7 @@ class OpStream:
 class Rules:
     """What the rules say of the ops of one device."""
 
-    def __init__(self, program: Program, storage: Storage, transfers: Transfers) -> None:
+    def __init__(self, program: PlannedOps, storage: Storage, transfers: Transfers) -> None:
         self.program, self.graph, self.storage, self.transfers = program, program.graph, storage, transfers
         self.where = [storage.rooms[tier] for tier in program.where]
         self.reads, self.writes, self.uses = program.reads, program.writes, program.uses
