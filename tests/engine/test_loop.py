@@ -15,8 +15,11 @@ from strategies import cases, graphs, hardware, processor_plans, several, sized,
 from test_naive_collectives import with_collectives
 from test_naive_without_dma import without_dma
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.graph import GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 from hosim.result import LOOP, REFERENCE
