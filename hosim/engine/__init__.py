@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
     from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
-    from hosim.engine.program_base import ProgramBase
+    from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import ProgramTable, TableMove
     from hosim.engine.replay import replay, replay_stages
     from hosim.engine.resident_step import most_needed, resident_step
@@ -31,7 +31,7 @@ else:
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
-            "program_base": "ProgramBase",
+            "program_base": "ProgramBase one_for_all",
             "program_table": "ProgramTable TableMove",
             "replay": "replay replay_stages",
             "resident_step": "most_needed resident_step",
@@ -40,5 +40,5 @@ else:
 
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
-    "UncoveredError", "most_needed", "parse_budget", "replay", "replay_stages", "resident_step", "resolve_hop",
+    "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "resident_step", "resolve_hop",
 ]  # fmt: skip

@@ -80,6 +80,15 @@ class ProgramBase:
         }
 
 
+def one_for_all(hardware: Hardware) -> bool:
+    """Whether one device may stand for all of several: they have equal parts of everything, as there are equally many on each host.
+
+    Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
+    for all of them: until room in a shared tier is too small for all (:class:`UncoveredError`). There the order among them decides.
+    """
+    return hardware.devices == 1 or hardware.devices % hardware.sharers("host") == 0
+
+
 def base_of(graph: Graph, hardware: Hardware, competes: bool) -> ProgramBase:
     """That of a graph's replays on a machine, made once; ``competes``: copies share the bandwidth of memories (rule 13)."""
     return graph.derived_on(hardware, _competing if competes else _apart)

@@ -16,6 +16,7 @@ from hosim.engine import result_figures
 from hosim.engine.decisions import Remembering
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.program_account import check_program_account, in_program_order
+from hosim.engine.program_base import one_for_all
 from hosim.engine.replay_by_loop import check_loop, looped
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -89,7 +90,7 @@ def replay(
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
-    placing, folded = (allocator, reserve_bytes), fold and jitter is None and _alike(hardware)
+    placing, folded = (allocator, reserve_bytes), fold and jitter is None and hardware.devices > 1 and one_for_all(hardware)
     policy = None if plan.runtime is None else Remembering(plan.runtime())
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
@@ -166,12 +167,3 @@ def _check_other_processors(plan: Plan, allocator: str, account: str) -> None:
         refuse_other_processors(graph, f"a replay with such ops counts in time (account {IN_TIME}, not {account})")
     if any([graph.ops[i].kind in COLLECTIVE_KINDS for i in graph.elsewhere]):
         refuse_other_processors(graph, "collectives are done by devices, and one of these ops is a collective")
-
-
-def _alike(hardware: Hardware) -> bool:
-    """Whether one device may stand for all of several: they have equal parts of everything, as there are equally many on each host.
-
-    Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
-    for all of them: until room in a shared tier is too small for all (:class:`UncoveredError`). There the order among them decides.
-    """
-    return hardware.devices > 1 and hardware.devices % hardware.sharers("host") == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
-from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError
+from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError, one_for_all
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.local_moves.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
@@ -56,8 +56,7 @@ class PlanSimulator:
         self._count = len(graph.ops)
         self._several = len(graph.streams) > 1
         self._stride = stride or max(_LEAST_STRIDE, self._count // _SNAPSHOTS)
-        devices = hardware.devices
-        self._alike = devices == 1 or devices % hardware.sharers("host") == 0
+        self._alike = one_for_all(hardware)
         uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
         machine = machine_of_copies(graph, hardware)
         try:
