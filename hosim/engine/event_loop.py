@@ -57,8 +57,9 @@ def fill(cells: Cells, values: Sequence[int]) -> None:
 
 
 def _cells(code: str, values: Iterable[int]) -> Cells:
-    listed = list(values) or [0]
-    return memoryview(array(code, listed)) if COMPILED else listed
+    if COMPILED:
+        return memoryview(array(code, iter(values)) or array(code, [0]))  # not the bytes of values themselves
+    return list(values) or [0]
 
 
 class StateCells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -129,20 +130,25 @@ def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
     order = graph.derived(HappensBefore)
     waits = _waits(graph, order)
-    uses: list[list[int]] = []
-    flags: list[int] = []
-    for op in graph.ops:
+    used, flags, use_op = array("i"), array("i"), array("i")
+    use_from, user_from = [0], [0] * (len(graph.tensors) + 1)
+    for i, op in enumerate(graph.ops):
         mine = dict.fromkeys(op.inputs, READS)
         for t in op.outputs:
             mine[t] = mine.get(t, 0) | WRITES | OUTPUT
         for t in op.mutates:
             mine[t] = mine.get(t, 0) | READS | WRITES
-        uses.append(list(mine))
-        flags += mine.values()
-    users: list[list[int]] = [[] for _ in graph.tensors]
-    used = [t for mine in uses for t in mine]
+        used.extend(mine)
+        flags.extend(mine.values())
+        use_op.extend([i] * len(mine))
+        use_from.append(len(used))
+        for t in mine:
+            user_from[t + 1] += 1
+    user_from = list(accumulate(user_from))
+    user, places = array("i", bytes(4 * len(used))), user_from.copy()
     for u, t in enumerate(used):
-        users[t].append(u)
+        user[places[t]] = u
+        places[t] += 1
     streams, tensors = list(graph.streams), graph.tensors
     return {
         "ops": len(graph.ops),
@@ -157,12 +163,12 @@ def _shape(graph: Graph) -> dict[str, Any]:
         "wait_from": ints(accumulate(map(len, waits), initial=0)),
         "wait_stream": ints([s for wait in waits for s, _ in wait]),
         "wait_count": ints([count for wait in waits for _, count in wait]),
-        "use_from": ints(accumulate(map(len, uses), initial=0)),
-        "use_op": ints([i for i, mine in enumerate(uses) for _ in mine]),
+        "use_from": ints(use_from),
+        "use_op": ints(use_op),
         "use_tensor": ints(used),
         "use_flags": ints(flags),
-        "user_from": ints(accumulate(map(len, users), initial=0)),
-        "user": ints([u for mine in users for u in mine]),
+        "user_from": ints(user_from),
+        "user": ints(user),
         "survives": ints([int(tensor.survives) for tensor in tensors]),
         "kind": ints([_KIND[tensor.kind] for tensor in tensors]),
         "size": longs([tensor.size_bytes for tensor in tensors]),
@@ -170,12 +176,12 @@ def _shape(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _waits(graph: Graph, order: HappensBefore) -> list[list[tuple[int, int]]]:
+def _waits(graph: Graph, order: HappensBefore) -> list[Sequence[tuple[int, int]]]:
     """What each op waits for on other streams: producers that need not have ended when the op before on the same stream has.
 
     Each is a stream, and how many of its ops must have ended.
     """
-    waits: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
+    waits: list[Sequence[tuple[int, int]]] = [()] * len(graph.ops)
     for i, producers in enumerate(graph.producers if not order.single else ()):
         known = order.known_before(i)
         missing: dict[int, int] = {}
