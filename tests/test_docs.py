@@ -11,6 +11,7 @@ The blocks of one page are run in order, in one empty folder:
 A block after ``<!-- long -->`` is run by the long tests alone. In the folder is what a reader has of his own: :data:`OF_THE_READER`.
 """
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -190,9 +191,15 @@ def test_shell_commands_are_such_as_there_are(page: Path) -> None:
                 assert words[0] in {"git", "cd", "pip", "python3", ".", "source"}, f"{page.name}:{block.line}: {line}; use a console block"
 
 
+@functools.cache
+def command_line() -> Any:
+    """Made once: it takes longer than all that is asked of it."""
+    return typer.main.get_command(app)
+
+
 def known_options(words: Iterable[str]) -> tuple[set[str], list[str]]:
     """The options that the command has which ``words`` call, and the words that begin with a dash."""
-    command: Any = typer.main.get_command(app)
+    command = command_line()
     given = list(words)
     while given and hasattr(command, "commands"):
         assert given[0] in command.commands, f"no command {given[0]!r}"
@@ -217,7 +224,7 @@ def test_the_page_of_the_shell_lists_every_command() -> None:
         return [line for part, child in below.items() for line in named(child, f"{name} {part}")] or [name]
 
     listed = blocks((ROOT / "docs/shell.md").read_text())[-1].text
-    every = named(typer.main.get_command(app), "hosim")
+    every = named(command_line(), "hosim")
     assert len(every) > 20
     assert {name for name in every if not re.search(rf"^{name}( |$)", listed, re.M)} == set()
 

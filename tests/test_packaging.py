@@ -15,20 +15,31 @@ import hosim
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     # nothing of this checkout may leak into the empty environment
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}} | {"COLUMNS": "120"}
+    clean |= environment
     ended = subprocess.run([str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended
 
 
+def built(root: Path, folder: Path, *options: str, **environment: str) -> Path:
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *options, "--wheel-dir", folder, root, cwd=folder, **environment)
+    (made,) = folder.glob("hosim-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def pure(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without the compiled loop, by the tools that are here: a few seconds."""
+    return built(root, tmp_path_factory.mktemp("pure"), "--no-build-isolation", HOSIM_COMPILE="never")
+
+
 @pytest.fixture(scope="module")
 def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, root, cwd=folder)
-    (built,) = folder.glob("hosim-*.whl")
-    return built
+    """As a user builds it."""
+    return built(root, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +53,9 @@ def installed(wheel: Path) -> Callable[..., str]:
     return lambda *arguments: run(folder / "env/bin/hosim", *arguments, cwd=empty).stdout
 
 
-def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+@pytest.mark.parametrize("kind", ["pure", pytest.param("wheel", marks=pytest.mark.long)])
+def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    names = zipfile.ZipFile(request.getfixturevalue(kind)).namelist()
     for folder in ("hardware_profiles", "notebooks", "workloads"):
         for path in (root / folder).iterdir():
             assert f"hosim/{folder}/{path.name}" in names

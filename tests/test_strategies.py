@@ -108,7 +108,7 @@ WANTED = {
 def test_cases_reach_what_the_rules_speak_of():
     reached = set()
 
-    @settings(max_examples=300)
+    @settings(max_examples=150)
     @given(cases(max_streams=3, roomy=None))
     def collect(case):
         reached.update(name for name, wanted in WANTED.items() if wanted(*case))
@@ -120,7 +120,7 @@ def test_cases_reach_what_the_rules_speak_of():
 def test_every_kind_is_drawn():
     kinds = set()
 
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     @given(cases())
     def collect(case):
         kinds.update(tensor.kind for tensor in case[0].tensors)

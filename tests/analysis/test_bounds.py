@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from instances import instance, instance_of_parts
+from quick_cases import one_in
 from strategies import cases, several
 
 import hosim
@@ -277,7 +278,7 @@ OPTIMA = {3: 201, 29: 306, 59: 262, 105: 291, 154: 273, 175: 206, 189: 359}
 """Proved optima of tests/bench/optima_seed_0.csv, of plans that leave tensors where the workload puts them below."""
 
 
-@pytest.mark.parametrize("number", sorted(OPTIMA))
+@pytest.mark.parametrize("number", one_in(3, sorted(OPTIMA)))
 def test_it_is_below_a_proved_optimum_and_close(number):
     drawn = instance(number)
     graph, machine, device = drawn.graph, drawn.hardware, drawn.hardware.device_tier
@@ -294,7 +295,7 @@ PARTS = [(int(row["number"]), int(row["best_ns"])) for row in csv.DictReader((BE
 
 @pytest.mark.parametrize(
     ("optima", "mean", "near"),
-    [pytest.param(PARTS[3::10], 0.01, 8, id="10"), pytest.param(PARTS, 0.01, 86, id="100", marks=pytest.mark.long)],
+    [pytest.param(PARTS[3::25], 0.01, 4, id="4"), pytest.param(PARTS, 0.01, 86, id="100", marks=pytest.mark.long)],
 )
 def test_it_is_close_on_steps_with_parts(optima, mean, near):
     """Where it is more than 3 % below, ops wait for one tensor to leave before another comes while the same op runs."""

@@ -12,7 +12,7 @@ from hosim.cli.main import app
 MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "50%")
 
 
-QUICK = ("--policy", "hyperoffload:effort=0.1")
+QUICK = ("--policy", "hyperoffload:effort=0.02")
 """The same explanations as of a longer search."""
 
 

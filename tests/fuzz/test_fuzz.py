@@ -19,9 +19,9 @@ from typer import main as typer_main
 from hosim.files import KINDS
 from hosim.files.formats import FORMATS
 
-NUMBER = 15
+NUMBER = 6
 """Inputs of a target in ``make test``."""
-FEWER = {"options": 50, "surroundings": 30, "names": 30} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 20)
+FEWER = {"options": 20, "surroundings": 12, "names": 12} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 8)
 FEWER |= dict.fromkeys([f"objects: {name}" for name in PROGRAMS], 0)  # tests/test_hostile_arguments.py has what they found
 """What is no format, runs the commands on valid files and takes longer; and formats and programs of which there are several seeds."""
 MORE = 600
@@ -45,7 +45,7 @@ RECORDINGS = {"nsys", "snapshot", "recording", "kernel table"}
 def running() -> Iterator[tuple[Server, list[Target]]]:
     before = dict(os.environ), typer_main.get_command
     server, listed = started(NO_END)
-    server.learn([case for target in listed if number_of(target) for case in target.valid()[: len(target.commands)]])
+    server.learn([case for target in listed if number_of(target) for case in target.valid()[:1]])
     yield server, listed
     server.close()
     assert (dict(os.environ), typer_main.get_command) == before

@@ -275,7 +275,7 @@ def test_it_is_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:
         "write(suite(Path(sys.argv[1]), offloads=False))"
     )
     contents = set()
-    for seed in ("0", "1", "random"):
+    for seed in ("1", "2"):
         here = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=here, timeout=600)
         path = suite(tmp_path, offloads=False).baseline("step")

@@ -8,7 +8,7 @@ from quick_cases import one_in
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("number", one_in(16, INSTANCES))
+@pytest.mark.parametrize("number", one_in(16, [*INSTANCES[1:], INSTANCES[0]]))
 def test_a_plan_stays_what_it_was(number: int) -> None:
     assert list(rows(number)) == KEPT[instance(number, SEED).name], (
         "if meant: python tests/kept/write.py kept_searches, and look at what changed"

@@ -30,7 +30,7 @@ from hosim.lower.devices import CpuDevice  # noqa: E402
 pytestmark = pytest.mark.slow
 
 ONCE = settings(max_examples=1, suppress_health_check=list(HealthCheck))
-OFTEN = settings(max_examples=6, suppress_health_check=list(HealthCheck))
+OFTEN = settings(max_examples=3, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def train(name, plan, synchronous, folder):
     assert peak == predicted if synchronous else peak >= predicted
 
 
-@pytest.mark.parametrize("name", one_in(2, MODELS))
+@pytest.mark.parametrize("name", one_in(4, MODELS))
 def test_inference(name, tmp_path_factory):
     @ONCE
     @given(legal_plans(captured(name).graph, MACHINE, (1.0,)))
@@ -85,7 +85,7 @@ def test_inference(name, tmp_path_factory):
     check()
 
 
-@pytest.mark.parametrize("name", one_in(2, MODELS))
+@pytest.mark.parametrize("name", one_in(4, MODELS))
 def test_training_step(name, tmp_path_factory):
     @ONCE
     @given(legal_plans(case(name).step.program.graph, MACHINE, (1.0,)))

@@ -37,7 +37,12 @@ MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE
 
 
+QUICK = {"effort": 0.05}
+"""Of the planner: what these tests assert, a short search finds as well."""
+
+
 def planner(policy: str = "hyperoffload", **settings) -> HosimPlanner:
+    settings = QUICK | settings if policy == "hyperoffload" else settings
     return HosimPlanner(policy, schedule=ResidencySchedule, actions=ResidencyActionType, **settings)
 
 
@@ -202,7 +207,7 @@ POLICIES = st.sampled_from(("hyperoffload", "longest_gap", "g10", "layerwise", "
 @given(traces(), POLICIES)
 def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace: ActivationTrace, policy: str) -> None:
     settings = {"prefetch_distance": 2} if policy in ("distance", "memory_peak") else {}
-    settings |= {"select_distance": 2} if policy == "distance" else {"effort": 0.1} if policy == "hyperoffload" else {}
+    settings |= {"select_distance": 2} if policy == "distance" else {"effort": 0.05} if policy == "hyperoffload" else {}
     built = planner(policy, **settings)
     try:
         schedule = built.build(trace)
@@ -515,7 +520,7 @@ def test_the_librarys_classes_are_taken_from_where_it_is(monkeypatch: pytest.Mon
         monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
     module = sys.modules[".".join(parts)]
     module.ResidencySchedule, module.ResidencyActionType = ResidencySchedule, ResidencyActionType  # type: ignore[attr-defined]
-    assert HosimPlanner().build(trace) == planner().build(trace)
+    assert HosimPlanner(**QUICK).build(trace) == planner().build(trace)
 
 
 def test_saved_traces_are_workloads(tmp_path) -> None:

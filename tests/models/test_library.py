@@ -12,7 +12,7 @@ from hosim.io import load_any, load_workload
 NAMES = shipped.workloads()
 
 
-@pytest.mark.parametrize("name", one_in(2, NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_a_spec_gives_its_workload_to_the_byte(name, root):
     path = root / "workloads" / f"{name}.yaml"
     spec = read(path, "spec")

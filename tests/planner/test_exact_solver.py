@@ -256,7 +256,8 @@ def test_proved_optima_bound_every_policy(number: int):
     assert lower_bound_ns(drawn.graph, durations, drawn.hardware, residency, drawn.budget_bytes) <= solution.makespan_ns
     for name in ("hyperoffload", "longest_gap", "g10", "layerwise"):
         try:
-            plan = policy_named(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+            effort = {"effort": 0.1} if name == "hyperoffload" else {}
+            plan = policy_named(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes, **effort)
         except InfeasibleError:
             continue
         result = replay(plan, drawn.hardware, drawn.budget_bytes)

@@ -112,7 +112,7 @@ def test_starts_are_unlike_and_the_same_for_a_seed() -> None:
 def test_only_small_graphs_are_searched_so(monkeypatch: pytest.MonkeyPatch, above: int, several: bool) -> None:
     searches = Searches(monkeypatch)
     graph = plateau(FEW + above, home="ddr", duration=5)
-    policy_named("hyperoffload").plan(graph, machine(), BUDGET, effort=0.2)
+    policy_named("hyperoffload").plan(graph, machine(), BUDGET, effort=0.05)
     assert bool(searches.begun) == several
 
 
@@ -126,7 +126,7 @@ def test_a_search_that_the_judge_does_not_cover_begins_elsewhere(monkeypatch: py
 def test_a_proved_optimum_is_found() -> None:
     """A single long search ended at 178 ns; the solver proves 167 (``python tests/bench/new_optima.py FILE --seed 7 --limit 4``)."""
     drawn = instance_on_streams(10, 7)
-    plan = policy_named("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes)
+    plan = policy_named("hyperoffload").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.1)
     assert verify(plan, drawn.hardware, drawn.budget_bytes) == ()
     assert replay(plan, drawn.hardware, drawn.budget_bytes).makespan_ns == 167
 

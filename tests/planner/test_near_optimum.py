@@ -43,7 +43,7 @@ def test_near_the_exact_optimum() -> None:
 def test_away_between_two_uses_that_follow_each_other_in_the_list() -> None:
     """On several streams ops of the others run meanwhile. The solver proves 152 ns; without such absences the search ends at 160."""
     case = instance_on_streams(47, 4)
-    plan = policy_named("hyperoffload").plan(case.graph, case.hardware, case.budget_bytes)
+    plan = policy_named("hyperoffload").plan(case.graph, case.hardware, case.budget_bytes, effort=0.5)
     assert replay(plan, case.hardware, case.budget_bytes).makespan_ns == 152
     assert explain(plan, case.hardware, case.budget_bytes)
 
@@ -85,7 +85,7 @@ def test_no_further_search_where_the_lower_bound_is_reached(monkeypatch: pytest.
     searches, improve = [], refinement.improve
     monkeypatch.setattr(refinement, "improve", lambda *given: searches.append(given) or improve(*given))
     monkeypatch.setattr(refinement, "bound_ns", lambda *_: 40 - wait_ns)
-    assert search(b.build(), machine, 31).cost.makespan_ns == 40
+    assert search(b.build(), machine, 31, effort=0.1).cost.makespan_ns == 40
     assert len(searches) == number
 
 

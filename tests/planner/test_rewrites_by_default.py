@@ -253,7 +253,7 @@ def test_no_worse_than_any_policy_where_the_graph_is_changed():
 @pytest.mark.parametrize("repeatable", one_in(2, [True, False]))
 def test_no_effort_is_no_worse_than_other_policies(repeatable):
     compared = 0
-    for case in instances(5, seed=5):
+    for case in instances(4, seed=5):
         graph = Graph(case.graph.name, case.graph.tensors, case.graph.ops, {"repeatable": repeatable})
         others = []
         for name in RIVALS:

@@ -172,7 +172,7 @@ def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> 
     tiers = (Tier("hbm", 340, 10**12, "device"), Tier("ddr", 240, 10**11), Tier("nvme", 10_000, 10**10))
     ends = (("h2d", "ddr", "hbm"), ("d2h", "hbm", "ddr"), ("read", "nvme", "ddr"), ("write", "ddr", "nvme"))
     machine = Hardware("line", tiers, tuple(Channel(name, a, b, 10**9) for name, a, b in ends), Compute({}), chunk_bytes=20)
-    plan = policy_named(policy).plan(graph, machine, None, **SMALL.get(policy, {}))
+    plan = policy_named(policy).plan(graph, machine, None, **SMALL.get(policy, {"effort": 0.0} if policy == "hyperoffload" else {}))
     assert verify(plan, machine) == ()
     result = engine.replay(plan, machine)
     assert result.feasible, result.error
@@ -206,7 +206,7 @@ def test_without_ops_tensors_lie_below_where_there_is_room(free: int, fits: bool
 
 def test_what_makes_real_runs_slower_stands_beside_every_figure():
     """A report had 6.7 s where copies by page faults take 0.98 s at the link's bandwidth."""
-    workload = "gpt2:phase=prefill:layers=2:sequence=32"
-    found = [hosim.compare(workload, "h100", one, budget="80%").attrs["notes"] for one in ("unified_memory", "static_split")]
+    workload = "gpt2:phase=prefill:layers=1:sequence=8"
+    found = [hosim.compare(workload, "h100", one, budget="90%").attrs["notes"] for one in ("unified_memory", "static_split")]
     assert [sum(note.startswith("slower: ") for note in notes) for notes in found] == [1, 0]
-    assert any(note.startswith("slower: ") for note in hosim.replay(hosim.plan(workload, "h100", "unified_memory", "80%")).notes)
+    assert any(note.startswith("slower: ") for note in hosim.replay(hosim.plan(workload, "h100", "unified_memory", "90%")).notes)

@@ -89,10 +89,10 @@ def test_balanced_uses_all_channels_and_fastest_one():
 
 
 def test_what_is_full_is_named():
-    graph = there_and_back()
+    graph, few = there_and_back(), there_and_back(6)
     with pytest.raises(InfeasibleError, match="of the tiers below, ddr is full: 60 B of 60 B are taken; pool is full: 60 B of 60 B"):
-        policy_named("hyperoffload").plan(graph, machine(60, 60, 60), effort=0.05)
-    assert policy_named("hyperoffload").plan(graph, machine(60, 60, 900), effort=0.05).cache_ops
+        policy_named("hyperoffload").plan(few, machine(60, 60, 60, hbm=100), effort=0.0)
+    assert policy_named("hyperoffload").plan(few, machine(60, 60, 900, hbm=100), effort=0.0).cache_ops
     with pytest.raises(
         InfeasibleError, match=r"in hbm at time 0; .*; the tiers below hold ddr 60 of 60 B, pool 60 of 60 B, nvme 40 of 45 B"
     ):

@@ -69,7 +69,7 @@ def test_a_fabric_does_not_hold_a_channel_that_is_varied() -> None:
 
 
 def test_the_smallest_memory() -> None:
-    axis = parse_axis("tiers.hbm.capacity=20B..200B:19")
+    axis = parse_axis("tiers.hbm.capacity=20B..200B:7")
     found = fit(question(budget=None), "smallest", axis)
     within = by_trying(question(budget=None), "tiers.hbm.capacity", axis.values, 1e9)
     assert (found.value, found.exact) == (within[0], True)

@@ -108,10 +108,10 @@ class Deadly(dict):
 
 def test_a_point_that_kills_its_process_is_a_row_and_no_other_is() -> None:
     packed = pack(Question(chain(4), MACHINE, parse_choice("on_demand"), 100))
-    tasks = [Task(str(i), packed, {}) for i in range(6)]
+    tasks = [Task(str(i), packed, {}) for i in range(4)]
     tasks[2] = Task("2", packed, Deadly())
     rows = {row["point"]: row for row in pool(2)(tasks)}
-    assert sorted(rows) == ["0", "1", "2", "3", "4", "5"]
+    assert sorted(rows) == ["0", "1", "2", "3"]
     assert str(rows["2"]["error"]).startswith(DIED)
-    assert [rows[key]["makespan_ns"] for key in "01345"] == [rows["0"]["makespan_ns"]] * 5
+    assert [rows[key]["makespan_ns"] for key in "013"] == [rows["0"]["makespan_ns"]] * 3
     assert rows["0"]["feasible"]
