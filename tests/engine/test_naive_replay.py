@@ -112,7 +112,7 @@ def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
     assert (stalls["transfer"], stalls["capacity"]) == (transfer, 50 - transfer)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, uneven=True))
 def test_legal_plans(case):
     _, machine, plan = case
@@ -132,7 +132,7 @@ def test_ops_that_copies_slow_down(case, bandwidth, reached):
     compare(plan, replace(machine, tiers=tiers, compute=compute), None, compete=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_any_plan(data):
     machine = data.draw(hardware(fabrics=True, uneven=True))

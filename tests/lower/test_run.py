@@ -20,7 +20,7 @@ from hosim.errors import InputError  # noqa: E402
 from hosim.lower import Executor, capture, insert, order_of  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
 
-OFTEN = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+OFTEN = settings(max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
 class Reused(torch.nn.Module):
