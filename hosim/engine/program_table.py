@@ -163,21 +163,22 @@ class ProgramTable:
         self.place(k, move)
         self.loop.link(k, move.after + 1)
 
-    def fill(self, moves: Sequence[TableMove], arrives: Sequence[int], best: Sequence[int]) -> None:
-        """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue; ``order`` is the place in the plan.
+    def fill(self, columns: Mapping[str, Sequence[int]]) -> None:
+        """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as columns.
 
-        ``arrives`` has the tier to whose ops each brings its tensor (-1: none), ``best`` its rate where it shares nothing.
+        They are those of :class:`TableMove`, ``order`` being the place in the plan; ``arrives``, the tier to whose ops each brings its
+        tensor (-1: none); ``best``, its rate where it shares nothing.
         """
-        cells, flows = self.cells, {size: self.flows.scaled(size * NS_PER_S) for size in {self._sizes[move.tensor] for move in moves}}
-        for name, values in zip(TableMove._fields, zip(*moves, strict=True), strict=False):
+        cells, sizes = self.cells, self._sizes
+        for name, values in columns.items():
             fill(cells[f"move_{name}"], values)
-        fill(cells["copies"], [int(move.channel >= 0) for move in moves])
-        fill(cells["move_class"], [self._class_of[move.channel][move.tensor] if move.channel >= 0 else 0 for move in moves])
-        fill(cells["move_high"], [flows[self._sizes[move.tensor]][0] for move in moves])
-        fill(cells["move_low"], [flows[self._sizes[move.tensor]][1] for move in moves])
-        fill(cells["move_arrives"], arrives)
-        fill(cells["move_best"], best)
-        self.loop.plan(len(moves))
+        tensors, channels = columns["tensor"], columns["channel"]
+        flows = {size: self.flows.scaled(size * NS_PER_S) for size in {sizes[t] for t in tensors}}
+        fill(cells["copies"], [int(c >= 0) for c in channels])
+        fill(cells["move_class"], [self._class_of[c][t] if c >= 0 else 0 for c, t in zip(channels, tensors, strict=True)])
+        fill(cells["move_high"], [flows[sizes[t]][0] for t in tensors])
+        fill(cells["move_low"], [flows[sizes[t]][1] for t in tensors])
+        self.loop.plan(len(tensors))
 
     def place(self, k: int, move: TableMove) -> None:
         """Let a move have the place ``k``, whoever issues it."""

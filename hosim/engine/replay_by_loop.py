@@ -6,7 +6,7 @@ It covers one device, or one that stands for all; static plans, runtime policies
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import PREFETCH, Plan, RuntimePolicy
@@ -91,26 +91,26 @@ class _LoopReplay:
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         self._best: dict[tuple[int, int, str], int] = {}
-        moves = _moves(plan, hardware)
-        if self._factor is not None and policy is not None and moves:
+        columns = _columns(plan, hardware)
+        if self._factor is not None and policy is not None and plan.cache_ops:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
         room = [0] * len(graph.tensors)
-        for move in moves:
-            room[move.tensor] += 1
+        for t in columns["tensor"]:
+            room[t] += 1
         decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
-        self._put(moves)
+        self._put(columns)
         self._starts = initial_tiers(plan, hardware)
         self.table.reset(self._starts)
         self.decisions = None if policy is None else Decisions(policy, self.table, hardware, self._decided)
 
-    def _put(self, moves: Sequence[TableMove]) -> None:
+    def _put(self, columns: Mapping[str, Sequence[int]]) -> None:
         """Put the plan into the table."""
-        table, cache_ops, device = self.table, self.plan.cache_ops, self.table.cells["device"]
-        arrives = [move.target if move.target != device or cache_ops[move.order].op == PREFETCH else -1 for move in moves]
-        table.fill(moves, arrives, [self._best_rate(move) for move in moves])
+        table, tensors = self.table, columns["tensor"]
+        best = [self._best_rate(c, t) for c, t in zip(columns["channel"], tensors, strict=True)]
+        table.fill({**columns, "best": best})
         if self._factor is not None:  # volumes in order of issue, whichever move is issued first
-            for t in sorted({move.tensor for move in moves}):
+            for t in sorted(set(tensors)):
                 base = table.cells["next_volume"][t] = table.base[t]
                 copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
                 for k in range(base, base + copies):
@@ -119,7 +119,7 @@ class _LoopReplay:
     def _decided(self, k: int, move: TableMove) -> None:
         """Put what a runtime policy has decided on into a place."""
         self.table.place(k, move)
-        self.table.cells["move_best"][k] = self._best_rate(move)
+        self.table.cells["move_best"][k] = self._best_rate(move.channel, move.tensor)
         if self._factor is not None and move.channel >= 0:
             self.table.flow(k, self._volume(move.tensor))
 
@@ -128,14 +128,14 @@ class _LoopReplay:
         assert self._factor is not None
         return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
 
-    def _best_rate(self, move: TableMove) -> int:
-        """The rate at which a move's bytes flow if it shares nothing, as the loop has it."""
-        if move.channel < 0:
+    def _best_rate(self, channel: int, t: int) -> int:
+        """The rate at which a tensor's bytes flow on a channel if they share nothing, as the loop has it; 1 for a detach."""
+        if channel < 0:
             return 1
-        tensor, machine = self.plan.graph.tensors[move.tensor], self.base.machine
-        kind = move.channel, tensor.size_bytes, tensor.kind
+        tensor, machine = self.plan.graph.tensors[t], self.base.machine
+        kind = channel, tensor.size_bytes, tensor.kind
         if kind not in self._best:
-            c = machine.channels[move.channel]
+            c = machine.channels[channel]
             ceiling = c.ceiling(tensor.size_bytes, is_pageable(machine, c, tensor.kind))
             whole = channel_bandwidth(machine, c.name)
             self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.base.flows.scale
@@ -192,16 +192,27 @@ class _LoopReplay:
         return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
 
 
-def _moves(plan: Plan, hardware: Hardware) -> list[TableMove]:
-    """The cache ops, tensor by tensor in order of issue. Raises :class:`UncoveredError` for a route of several channels."""
-    hops: dict[tuple[str, str, str | None], Hop] = {}
-    moves = []
-    for k, c in enumerate(plan.cache_ops):
+def _columns(plan: Plan, hardware: Hardware) -> dict[str, Sequence[int]]:
+    """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError` for a route of several channels."""
+    known: dict[tuple[str, str, str | None], Hop] = {}
+    hops, keys, cache_ops = [], [], plan.cache_ops
+    for k, c in enumerate(cache_ops):
         kind = c.op, c.source, c.destination
-        if kind not in hops:
-            hops[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
-        hop = hops[kind]
-        moves.append(TableMove(c.tensor, hop.source, hop.destination, hop.channel, c.after, k))
-    if any([hop.channel == SEVERAL for hop in hops.values()]):
+        if kind not in known:
+            known[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
+        hops.append(known[kind])
+        keys.append(c.tensor * (len(plan.graph.ops) + 1) + c.after)
+    if any([hop.channel == SEVERAL for hop in known.values()]):
         raise UncoveredError(ROUTES)
-    return sorted(moves, key=lambda move: (move.tensor, move.after, move.order))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    device = hardware.tier_index[hardware.device_tier]
+    arrives = {hop: hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in known.values()}
+    return {
+        "tensor": [cache_ops[k].tensor for k in order],
+        "source": [hops[k].source for k in order],
+        "target": [hops[k].destination for k in order],
+        "channel": [hops[k].channel for k in order],
+        "after": [cache_ops[k].after for k in order],
+        "order": order,
+        "arrives": [arrives[hops[k]] for k in order],
+    }
