@@ -38,16 +38,16 @@ class ProgramBase:
     ) -> None:
         self.graph, self.machine, self.durations, self.sent = graph, machine, durations, sent
         _check_sums(graph, machine, durations)
-        self.rates = TransferRates(graph, machine, bool(sent))
-        self.class_of = [self.rates.classes_of(c) for c in range(len(machine.channels))]
+        rates = TransferRates(graph, machine, bool(sent))
+        self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
         fastest = bytes_per_s_over_links(machine) or 1
         most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
-        sends = {i: self.rates.collective(rate) for i, rate in most.items()}
+        sends = {i: rates.collective(rate) for i, rate in most.items()}
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         where = [tier_of(op, machine) for op in graph.ops]
         engines = sum([channel.engines for channel in machine.channels])
         crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if sends else 0
-        self.flows = FlowTable(self.rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, durations)
+        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, durations)
         volumes = [self.flows.scaled(most[i] * durations[i]) if i in most else (0, 0) for i in range(len(durations))]
         self.cells = graph_cells(graph, durations) | {
             "tiers": len(machine.tiers),

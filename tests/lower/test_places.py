@@ -15,7 +15,7 @@ from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
 from hosim.lower.devices import late_launch_ns  # noqa: E402
-from hosim.lower.tiers import (  # noqa: E402  # noqa: E402  # noqa: E402  # noqa: E402
+from hosim.lower.tiers import (  # noqa: E402
     ALIGNMENT,
     DeviceBytes,
     Done,
