@@ -63,8 +63,11 @@ class BoundSearch:
         self._enough = float("inf")
         self._alone = all(limit.sharers == 1 for limit in program.passages.limits)
 
-    def bound_ns(self, enough: int | None = None) -> float:
-        """Nanoseconds that no plan beats; 0 if the solver finds nothing out. The search ends at ``enough``, if it gets there."""
+    def bound_ns(self, enough: int | None = None, *, branched: bool = True) -> float:
+        """Nanoseconds that no plan beats; 0 if the solver finds nothing out. The search ends at ``enough``, if it gets there.
+
+        Shares are decided one way or the other if it is ``branched``.
+        """
         if enough is not None:
             self._enough = enough / self._of.unit
         try:
@@ -73,7 +76,7 @@ class BoundSearch:
             return 0.0
         if root is None:
             return 0.0
-        return min(self._branched(root), self._of.horizon) * self._of.unit
+        return min(self._branched(root) if branched else root[0], self._of.horizon) * self._of.unit
 
     def _refined(self, fixed: Mapping[int, float], rounds: int) -> tuple[float, Any] | None:
         """A bound with some shares decided, and the last solution; ``None`` if no plan decides them so."""

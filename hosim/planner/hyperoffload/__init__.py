@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.arms import swept
     from hosim.planner.hyperoffload.explain import (
         FROM_HOME,
         NO_PLACE,
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap, judged_gaps
     from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
     from hosim.planner.hyperoffload.observed import ObservedTransfer
-    from hosim.planner.hyperoffload.other_plans import Others
     from hosim.planner.hyperoffload.pipeline import plan, search
-    from hosim.planner.hyperoffload.refinement import bound_ns
+    from hosim.planner.hyperoffload.search import Arm, Found, Question, Search
     from hosim.planner.hyperoffload.selection import select
-    from hosim.planner.hyperoffload.soonest_end import moving_ns
+    from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "arms": "swept",
             "explain": "Explanation FROM_HOME Line NO_PLACE REASONS Region SEARCH_KEPT SEARCH_MOVED UNJUDGED_KEPT "
             "UNJUDGED_MOVED explain signed_time",
             "gap_figures": "GapFigures gap_figures",
@@ -40,17 +41,16 @@ else:
             "judged_gaps": "JudgedGap STARTS_BELOW judged_gaps",
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL",
             "observed": "ObservedTransfer",
-            "other_plans": "Others",
             "pipeline": "plan search",
-            "refinement": "bound_ns",
+            "search": "Arm Found Question Search",
             "selection": "select",
-            "soonest_end": "moving_ns",
+            "soonest_end": "moving_ns soonest_end_ns",
         },
     )
 
 __all__ = [
-    "EVERYTHING", "FROM_HOME", "LOCAL_SEARCH", "NO_PLACE", "REASONS", "RIVAL", "SEARCH_KEPT", "SEARCH_MOVED", "STARTS_BELOW",
-    "UNJUDGED_KEPT", "UNJUDGED_MOVED", "Explanation", "GapFigures", "GapScore", "JudgedGap", "Judgement", "Line", "ObservedTransfer",
-    "Others", "Region", "Weights", "bound_ns", "explain", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select",
-    "signed_time",
+    "Arm", "EVERYTHING", "FROM_HOME", "LOCAL_SEARCH", "NO_PLACE", "REASONS", "RIVAL", "SEARCH_KEPT", "SEARCH_MOVED", "STARTS_BELOW",
+    "UNJUDGED_KEPT", "UNJUDGED_MOVED", "Explanation", "Found", "GapFigures", "GapScore", "JudgedGap", "Judgement", "Line", "ObservedTransfer",
+    "Question", "Region", "Search", "Weights", "explain", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select",
+    "signed_time", "soonest_end_ns", "swept",
 ]  # fmt: skip

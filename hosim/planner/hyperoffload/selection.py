@@ -27,15 +27,15 @@ from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights
 from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice
 
-_LOOK, _LOOK_IF_LARGE, _LARGE = 8, 3, 20_000
-"""Candidates that are judged anew before one is taken, as their place in the heap may be stale; fewer in graphs with many ops."""
+_LOOK = 2
+"""Candidates that are judged anew before one is taken, as their place in the heap may be stale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
 
-    ``full`` names the tiers below that had no room for something, in words. ``problem``, ``budget_bytes`` and ``weights`` are what was
+    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how often a gap was. ``problem``, ``budget_bytes`` and ``weights`` are what was
     asked for.
     """
 
@@ -46,6 +46,7 @@ class Selection:
     problem: Problem
     budget_bytes: int
     weights: Weights
+    judged: int = 0
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
@@ -73,12 +74,12 @@ class GapSweep:
         self.choices = self.scoring.choices
         self.sizes = self.scoring.sizes
         self.count = len(problem.graph.ops)
-        self.look = _LOOK if self.count < _LARGE else _LOOK_IF_LARGE
+        self.look = _LOOK
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
         self.serial = 0
         self.level = [0] * (self.count + 2)
         self.short = 0
-        self.stall = 0
+        self.stall = self.judged = 0
         self.moved = 0
         """Bytes by which the moves so far change what the present op holds."""
         self.taken: set[tuple[int, int]] = set()
@@ -121,10 +122,11 @@ class GapSweep:
                         returning[back + 1].append(gap)
                 self.moved -= self.sizes[gap.tensor]
         full = self.scoring.space.full()
-        return Selection(self.choices, self.short, self.stall, full, problem, self.budget, self.weights)
+        return Selection(self.choices, self.short, self.stall, full, problem, self.budget, self.weights, self.judged)
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
         """What it would bring to take a gap at op i; None if no tier can have the tensor."""
+        self.judged += 1
         return self.scoring.judge(gap, i)
 
     def _push(self, gap: Gap, score: float, late: bool) -> None:

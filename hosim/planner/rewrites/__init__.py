@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.rewrites.graph_rewrites import search
+    from hosim.planner.rewrites.graph_rewrites import rewriting
     from hosim.planner.rewrites.in_place import updated_in_place
     from hosim.planner.rewrites.processor_choice import groups_of
     from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
     from hosim.planner.rewrites.reorder import eager, reorder
-    from hosim.planner.rewrites.variants import RECIPES, Variants, promising
+    from hosim.planner.rewrites.variants import RECIPES, Variants
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "graph_rewrites": "search",
+            "graph_rewrites": "rewriting",
             "in_place": "updated_in_place",
             "processor_choice": "groups_of",
             "recompute": "Candidate apply candidates cheapest recomputes segments",
             "reorder": "eager reorder",
-            "variants": "RECIPES Variants promising",
+            "variants": "RECIPES Variants",
         },
     )
 
 __all__ = [
-    "RECIPES", "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "promising", "recomputes", "reorder",
-    "search", "segments", "updated_in_place",
+    "RECIPES", "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "recomputes", "reorder",
+    "rewriting", "segments", "updated_in_place",
 ]  # fmt: skip

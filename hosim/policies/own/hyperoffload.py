@@ -6,9 +6,7 @@ graph itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
 
 from hosim.cache_plan import Plan
@@ -18,10 +16,11 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import hyperoffload, rewrites
 from hosim.planner.hyperoffload.choice_passes import sturdier
-from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, of_another, plan_cost
-from hosim.policies.own.rivals import rivals_at_runtime, static_rivals
+from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload.tensor_choices import Judge, of_another, plan_cost
+from hosim.planner.rewrites import rewriting
+from hosim.policies.own.rivals import asking_rivals, rivals_at_runtime
 from hosim.schedule.tiers_below import PLANNED, planned_placement
 
 
@@ -48,19 +47,16 @@ def plan(
     policies are not asked for plans.
     """
     rule = planned_placement(placement, hardware)
-    search: Callable[..., Evaluation]
-    if rule is not None:
-        if reorder or recompute:
-            raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
-        asked, search = placement, partial(hyperoffload.search, placement=rule)
-    else:
-        allowed = is_repeatable(graph)
-        reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
-        asked, search = None, partial(rewrites.search, reorder=reorder, recompute=recompute)
-    others = partial(static_rivals, placement=asked) if rivals else None
+    if rule is not None and (reorder or recompute):
+        raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
+    allowed = rule is None and is_repeatable(graph)
+    reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
+    asked = None if rule is None else placement
+    arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
+    given = graph, hardware, budget_bytes
     try:
-        found = search(graph, hardware, budget_bytes, effort=effort, seed=seed, others=others, judge=judge).plan
-        return sturdier(found, hardware, budget_bytes, judge)
+        found = search(*given, effort=effort, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
+        return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import moving_ns
+from hosim.planner.hyperoffload import LOCAL_SEARCH, RIVAL, Arm, Found, Question, Search, soonest_end_ns
 from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
 from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
@@ -45,54 +46,57 @@ MOST_OPS = 20_000
 BOUNDED = 2_000
 """On graphs of more ops than that the lower bound on plans that start as a policy's do is asked, too: it takes less than the policy."""
 
-SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    *(("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": ahead}) for ahead in (5, 10, 20, 50, 100, 200)),
-    *(("memory_peak", {"prefetch_distance": ahead}) for ahead in (10, 20, 100)),
-    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "enable_adaptive_prefetch_distance": True}),
-    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_size": 0.0}),
-    ("memory_peak", {"peak_modeled_headroom_bytes": 0, "prefetch_distance": 20, "score_weight_neighbor_impact": 10.0}),
-    *(("distance", {"select_num": 10**6, "select_distance": idle, "prefetch_distance": idle // 2}) for idle in (400, 200, 100, 50, 20)),
-    ("static_split", {"buffers": 4}),
-    ("static_split", {"buffers": 0, "ahead": 20}),
-    *(("layerwise", {"layers_ahead": layers}) for layers in (2, 3, 4)),
-)
-"""The grid: a policy, and the parameters that differ from its defaults. Each setting of ``distance`` moves what the one before does, and
-more."""
-
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
-_FAR = 1.2
-"""Times the makespan to beat: where the transfers of a default plan take longer than that, settings do not make up for it."""
+_OF_A_RIVAL = 100
+"""The work of another policy's plan for each op."""
+
+
+def asking_rivals(placement: str | None) -> Arm:
+    """The arm that tries the plans of other policies, each replayed only if its transfers alone leave it a chance."""
+    return lambda search, question: _asked(search, question, placement)
+
+
+def _asked(search: Search, question: Question, placement: str | None) -> Iterator[None]:
+    graph, hardware = question.problem.graph, search.hardware
+
+    def to_beat_ns() -> int | None:
+        return None if search.best is None or search.best.outcome.cost.infeasible else search.best.outcome.cost.makespan_ns
+
+    for name, plan in static_rivals(graph, hardware, search.budget_bytes, to_beat_ns, placement):
+        search.tried.append(name)
+        search.work.done += _OF_A_RIVAL * len(graph.ops) if plan is not None else 0
+        least = to_beat_ns()
+        if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
+            outcome = question.evaluate.plan(replace(plan, policy=search.policy))
+            search.offer(Found(outcome, question, RIVAL, None, name))
+            if placement is None and search.best is not None and search.best.outcome is outcome:
+                search.offer(Found(question.evaluate(choices_of(question.problem, plan)), question, LOCAL_SEARCH))
+        yield
 
 
 def static_rivals(
-    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat: Callable[[], int | None], waits: bool, placement: str | None = None
+    graph: Graph, hardware: Hardware, budget_bytes: int, to_beat: Callable[[], int | None], placement: str | None = None
 ) -> Iterator[tuple[str, Plan | None]]:
     """The rivals' plans that are legal ahead of the run, each with the policy's name and settings as ``--policy`` takes them.
 
-    The grid is for plans that wait (``waits``). Where transfers of ``distance`` alone take too long, the settings that follow are left out.
-    ``to_beat`` says the makespan of the plan in hand: the grid leaves out policies whose default plan alone moves far too much for it.
-    A policy that takes longer than that makespan whatever it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan.
-    ``placement`` is the rule by which all of them choose tiers below; without one each has its default.
+    ``to_beat`` says the makespan of the plan in hand. A policy that takes longer than that whatever it decides
+    (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan: None stands for it. ``placement`` is the rule by which all of them
+    choose tiers below; without one each has its default.
     """
     rule = None if placement is None else read_placement(placement, hardware)
-    to_beat_ns, floors, count = to_beat(), PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
+    floors, count = PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
-    if len(graph.ops) <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors):
+    if count <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors):
         choices += IF_TRAINING
-    if placement is None and len(graph.ops) <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
+    if placement is None and count <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
         choices += IF_TIERS
-    if waits and len(graph.ops) <= MOST_OPS:
-        choices += SETTINGS
-    hopeless: set[str] = set()
     for name, settings in choices:
         least = to_beat()
         if least is not None and _loses(floors, name, least, count):
             if not settings:
                 yield name, None
-            continue
-        if name in hopeless and (name, settings) not in IF_TRAINING:
             continue
         try:
             plan = _BY_NAME[name].plan(graph, hardware, budget_bytes, **settings, **_placed(name, placement))
@@ -100,11 +104,6 @@ def static_rivals(
             continue
         static = _static(plan, hardware, budget_bytes, None)
         if static is not None:
-            if to_beat_ns is not None:
-                most = to_beat_ns if settings else int(_FAR * to_beat_ns)
-                more_follows = name == "distance" and len(graph.streams) <= 1
-                if (not settings or more_follows) and moving_ns(static, hardware) > most:
-                    hopeless.add(name)
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
     for name in AT_RUNTIME:
         least = to_beat()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
-from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice
 
 
@@ -16,7 +15,7 @@ class BestChoices:
     ``whole`` is the work of a whole run.
     """
 
-    def __init__(self, simulator: PlanSimulator | RememberedCosts, choices: Choices, floor_ns: int) -> None:
+    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int) -> None:
         self.simulator = simulator
         self.floor_ns = floor_ns
         begun = simulator.work

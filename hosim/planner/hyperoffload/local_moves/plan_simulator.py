@@ -27,8 +27,8 @@ ROOM, ORDER = -1, -2
 _LEAST_STRIDE, _SNAPSHOTS = 8, 64
 """Ops between two snapshots, at least; how many snapshots there are."""
 
-WORK_OF_A_JUDGEMENT = 10
-"""What a judgement takes beside its instants, in instants."""
+_OF_A_JUDGEMENT, _OF_A_CHANGE = 50, 100
+"""The work of a judgement beside its instants, and for each tensor that changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class PlanSimulator:
 
     def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
         """The cost of the present choices with these changes; one that is no less than ``limit_ns`` may be found to be just that."""
-        self.work += WORK_OF_A_JUDGEMENT
+        self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes)
         before = {t: self._moves.get(t) for t in changes}
         differ = self._put(changes)
         if not differ:

@@ -19,7 +19,6 @@ from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import slowest_hop
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves, Queues, kept, within
 from hosim.planner.hyperoffload.local_moves.plan_simulator import ORDER, PlanSimulator
-from hosim.planner.hyperoffload.local_moves.remembered_costs import RememberedCosts
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice
 
 SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
@@ -54,7 +53,7 @@ _DRAWS = 8
 class StallMoves:
     """Draws changes of the simulator's choices; :meth:`look` has to be called before, and again when these have changed."""
 
-    def __init__(self, simulator: PlanSimulator | RememberedCosts, rng: Random, whole: int) -> None:
+    def __init__(self, simulator: PlanSimulator, rng: Random, whole: int) -> None:
         self._simulator, self._rng, self._whole = simulator, rng, max(1, whole)
         problem = self._problem = simulator.problem
         graph = self._graph = problem.graph

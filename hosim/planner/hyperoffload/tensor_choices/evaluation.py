@@ -6,7 +6,7 @@ replays, never by a clock: the same input gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hosim.cache_plan import DETACH, Plan
@@ -15,6 +15,9 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.result import Result
+
+_OF_AN_OP, _OF_A_CACHE_OP, _OF_A_RECORD = 50, 75, 500
+"""The work of replaying a plan, and of one more replay that says when its ops run."""
 
 Judge = Callable[[Plan, Hardware, int], Result]
 """What says how good a plan is within a budget in bytes: a replay, which may count more than bytes, such as what an allocator reserves."""
@@ -52,13 +55,20 @@ class Evaluation:
 
 
 @dataclass
+class Work:
+    """What a search has ``done``, in units of about 0.4 microseconds: an instant of a simulation."""
+
+    done: int = 0
+
+
+@dataclass
 class Evaluator:
-    """Replays choices within a budget. ``left`` counts down, whether they are new or not: what made them was work, too."""
+    """Replays choices within a budget, each once, and counts that as ``work``."""
 
     problem: Problem
     budget_bytes: int
     policy: str
-    left: int
+    work: Work
     judge: Judge = replay
     _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
@@ -74,20 +84,16 @@ class Evaluator:
 
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
-        self.left -= 1
         if key not in self._seen:
+            self.work.done += _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
 
-    @property
-    def outcomes(self) -> Iterable[Evaluation]:
-        """All outcomes so far, in the order in which they were replayed."""
-        return self._seen.values()
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
-        self.left -= 1
+        self.work.done += _OF_A_RECORD * len(outcome.plan.graph.ops)
         timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
         assert timeline is not None
         return timeline.op_start_ns, timeline.op_end_ns

@@ -1,0 +1,145 @@
+"""The arms that bring plans of hosim's own: sweeps, returns as early as can be, even spreads, placement rules, the least traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from hosim.planner.hyperoffload.choice_passes import advance, assigned_tiers, evenly, hardly_late, in_time, usual_bytes
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
+from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
+from hosim.planner.hyperoffload.search import Arm, Found, Question, Search
+from hosim.planner.hyperoffload.selection import Selection, select
+from hosim.planner.hyperoffload.tensor_choices import Choices, analyse, everything
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
+
+_SLOW = (1.0, 0.7, 0.4)
+"""What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
+_AGAIN = 0.9
+"""The same for the op times of a replay, where sweeping for them as they are is not better."""
+_LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
+"""Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
+_SPARE = (0, 1, 2, 4)
+"""Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
+_OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 60
+"""The work of judging one gap in a sweep, and of a spread for each op."""
+
+
+def swept(search: Search, question: Question, weights: Weights, part: float = 1.0) -> bool:
+    """Offer what a sweep within a part of the budget finds, with late and with early returns; says whether that is the best so far.
+
+    The same sweep is made once.
+    """
+    budget = int(search.budget_bytes * part)
+    if (weights, budget) in question.swept:
+        return False
+    question.swept.append((weights, budget))
+    return _sweep(search, question, select(question.problem, budget, weights))
+
+
+def _sweep(search: Search, question: Question, selection: Selection) -> bool:
+    before = search.best
+    search.work.done += _OF_A_JUDGEMENT * selection.judged
+    search.note_full(selection.full)
+    for choices in (selection.choices, advance(question.problem, selection.choices, search.budget_bytes)):
+        search.offer(Found(question.evaluate(choices), question, SELECTION, selection))
+        if search.done:
+            break
+    return search.best is not before
+
+
+def sweeping(placement: Placement | None = None) -> Arm:
+    """Sweeps on the unhindered step, stretched until transfers fit in it."""
+
+    def steps(search: Search, question: Question) -> Iterator[None]:
+        for slow in _SLOW:
+            swept(search, question, Weights(placement=placement, slow=slow))
+            yield
+
+    return steps
+
+
+def refining(search: Search, question: Question) -> Iterator[None]:
+    """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
+    slow = 1.0
+    while search.best is not None and search.best.question is question and not search.nothing_fits:
+        problem = analyse(question.problem.graph, search.hardware, question.evaluate.times(search.best.outcome))
+        better = _sweep(search, question, select(problem, search.budget_bytes, Weights(slow=slow)))
+        yield
+        if not better and slow < 1:
+            return
+        slow = 1.0 if better else _AGAIN
+
+
+def holding_less(search: Search, question: Question) -> Iterator[None]:
+    """Sweeps like that of the best plan within parts of the budget."""
+    for part in _LESS:
+        best = search.best
+        if best is None or best.selection is None or best.question is not question:
+            return
+        swept(search, question, best.selection.weights, part)
+        yield
+
+
+def spreading(search: Search, question: Question) -> Iterator[None]:
+    """Even spreads over one tier below and over all, with more and more room to spare, with and without what the step writes."""
+    problem, budget = question.problem, search.budget_bytes
+    usual = usual_bytes(problem)
+    for tiers, written in product(sorted({1, len(problem.below)}), (False, True)):
+        for spare in _SPARE:
+            _spread(search, question, evenly(problem, budget, spare * usual, written, tiers))
+        yield
+    for tiers, spread in product(sorted({1, len(problem.below)}), (in_time, hardly_late)):
+        for spare in _SPARE[:2]:
+            _spread(search, question, spread(problem, budget, spare * usual, False, tiers))
+        yield
+
+
+def _spread(search: Search, question: Question, choices: Choices | None) -> None:
+    search.work.done += _OF_A_SPREAD * len(question.problem.graph.ops)
+    if choices is not None:
+        found = advance(question.problem, choices, search.budget_bytes)
+        search.offer(Found(question.evaluate(found), question, SPREAD))
+
+
+def placing(search: Search, question: Question) -> Iterator[None]:
+    """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where there is one."""
+    if len(question.problem.below) < 2:
+        return
+    for rule in (NEAREST, FASTEST, BALANCED, BY_KIND):
+        search.tried.append(f"placement {rule}")
+        for slow in _SLOW[:2]:
+            swept(search, question, Weights(placement=Placement(rule), slow=slow))
+            yield
+    swept(search, question, Weights(tiers=1))
+    yield
+    while search.best is not None and search.best.question is question and search.best.outcome.choices:
+        assigned = assigned_tiers(question.problem, search.best.outcome.choices)
+        if not assigned or not swept(search, question, Weights(assigned=assigned)):
+            break
+        yield
+
+
+def saving_traffic(search: Search, question: Question) -> Iterator[None]:
+    """The least traffic, where the best plan uses routes of several channels."""
+    while search.best is not None and search.best.question is question:
+        before = search.best.outcome
+        found, source = with_least_traffic(question.evaluate, question.problem, before, "")
+        if source != LEAST_TRAFFIC:
+            break
+        search.offer(Found(found, question, LEAST_TRAFFIC))
+        yield
+
+
+def fitting(search: Search, question: Question) -> Iterator[None]:
+    """Where nothing fits: everything that can move moves, or all is filled from the farthest tier on."""
+    if not search.nothing_fits:
+        return
+    moved = Found(question.evaluate(everything(question.problem)), question, EVERYTHING)
+    search.offer(moved)
+    yield
+    if search.nothing_fits:
+        found, source = from_the_farthest(question.evaluate, question.problem, moved.outcome, EVERYTHING)
+        search.offer(Found(found, question, source))
+        yield

@@ -1,0 +1,300 @@
+"""One search: arms bring plans, a pool keeps unlike ones, local search goes on from these, and what pays gets the work.
+
+An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
+(:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
+best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
+never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from hosim.analysis.lower_bounds import LowerBounds
+from hosim.edits import Edits
+from hosim.engine import replay
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.gap_scoring import Weights
+from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH
+from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.selection import Selection
+from hosim.planner.hyperoffload.tensor_choices import (
+    Evaluation,
+    Evaluator,
+    Judge,
+    Problem,
+    Work,
+    analyse,
+    with_gaps_between_neighbours,
+)
+
+_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 25_000, 5_000_000, 700
+"""The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
+_BLOCK = 40
+"""Local search goes on for such a part of that work at a time."""
+_HOPED, _FORGET = 0.02, 0.6
+"""What an arm is taken to gain before it has done anything, in a block; and what counts of all that it did before its last step."""
+_SHARE = 5e-4
+"""The search ends when less than this part of the makespan is to be expected of the rest of the work."""
+_WITHOUT_A_PLAN = 2
+"""As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
+_ANALYSED, _BOUNDED = 30, 90
+"""The work of looking at an op or a gap of a graph, and for each op of a bound. All work is in units of about 0.4 microseconds, an instant of a simulation."""
+_POOL, _UNLIKE = 6, 10
+"""Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
+
+Arm = Callable[["Search", "Question"], Iterator[float | None]]
+"""Offers plans to a search, for a graph, one piece of work at a step.
+
+What it yields is the makespan that its next step promises; None: what it gained lately says what it promises."""
+
+
+class Question:
+    """A graph to plan for: the workload, or what ``edits`` make of it."""
+
+    def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
+        self.problem, self.evaluate, self.edits = problem, evaluate, edits
+        evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
+        self.swept: list[tuple[Weights, int]] = []
+        """The weights of its sweeps, and the bytes that they were for."""
+        self._simulator: PlanSimulator | None = None
+
+    @cached_property
+    def least_ns(self) -> int:
+        """What no plan for this graph beats."""
+        self.evaluate.work.done += _BOUNDED * len(self.problem.graph.ops)
+        bounds = self.problem.graph.derived_on(self.problem.hardware, LowerBounds)
+        return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
+
+    def simulated(self, outcome: Evaluation) -> PlanSimulator:
+        """What judges the choices of local searches on this graph; what a judge counts beside bytes leaves them no more than ``outcome``."""
+        if self._simulator is None:
+            several, within = len(self.problem.graph.streams) > 1, self.evaluate.budget_bytes
+            if self.evaluate.judge is not replay and not outcome.cost.infeasible:
+                within = outcome.result.peak_bytes[self.problem.hardware.device_tier]
+            self._simulator = PlanSimulator(with_gaps_between_neighbours(self.problem) if several else self.problem, within)
+        return self._simulator
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it is."""
+
+    outcome: Evaluation
+    question: Question
+    source: str
+    selection: Selection | None = None
+    rival: str = ""
+
+
+class _Arm:
+    """What a search may go on with. Its ``rate`` is the part of a makespan that a unit of work gains; what it did lately counts most."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self._gained, self._spent = _HOPED, float(search.block)
+
+    @property
+    def found(self) -> Found | None:
+        """The plan that it makes better."""
+        return self.search.best
+
+    @property
+    def least_ns(self) -> int:
+        """What it cannot beat."""
+        raise NotImplementedError
+
+    def promised_ns(self, work: int) -> float:
+        """The makespan to be expected after so much work; where nothing fits yet, what only ranks arms."""
+        found, rate = self.found, self._gained / max(1.0, self._spent)
+        if found is None or found.outcome.cost.infeasible:
+            return 1 - rate * work
+        return max(found.outcome.cost.makespan_ns * (1 - rate * work), self.least_ns)
+
+    def step(self) -> bool:
+        """One piece of work; says whether there may be more."""
+        before, begun = self.found, self.search.work.done
+        more = self.go_on()
+        self._gained = self._gained * _FORGET + _gain(before, self.found)
+        self._spent = self._spent * _FORGET + self.search.work.done - begun
+        return more
+
+    def go_on(self) -> bool:
+        raise NotImplementedError
+
+
+class _Bringing(_Arm):
+    """An arm that brings plans of its own; what it says about its next step is what that promises."""
+
+    def __init__(self, search: Search, arm: Arm, question: Question) -> None:
+        super().__init__(search)
+        self._question = question
+        self._steps = arm(search, question)
+        self._said: float | None = None
+
+    @property
+    def least_ns(self) -> int:
+        return self._question.least_ns
+
+    def promised_ns(self, work: int) -> float:
+        if self._said is None:
+            return super().promised_ns(work)
+        return float("-inf") if self.search.nothing_fits else self._said
+
+    def go_on(self) -> bool:
+        try:
+            self._said = next(self._steps)
+        except StopIteration:
+            return False
+        return True
+
+
+class _Pooled(_Arm):
+    """A plan of the pool, from which local search goes on."""
+
+    def __init__(self, search: Search, found: Found) -> None:
+        super().__init__(search)
+        self._found = found
+        self._local: LocalSearch | None = None
+
+    @property
+    def found(self) -> Found:
+        return self._found
+
+    @property
+    def least_ns(self) -> int:
+        return self._found.question.least_ns
+
+    def go_on(self) -> bool:
+        search, question, outcome = self.search, self._found.question, self._found.outcome
+        if self._local is None:
+            simulator = question.simulated(outcome)
+            if not simulator.covers(outcome.choices):
+                return False
+            self._local = LocalSearch(simulator, outcome.choices, question.least_ns, search.rng.getrandbits(32))
+        if self._local.go_on(search.block, search.work):
+            outcome = question.evaluate(self._local.best())
+            if outcome.cost < self._found.outcome.cost:
+                self._found = Found(outcome, question, LOCAL_SEARCH, self._found.selection)
+                search.note_best(self._found)
+        return self._local.some
+
+
+def _gain(before: Found | None, after: Found | None) -> float:
+    """What part of the makespan was saved; 1 where something fits at last."""
+    if after is None or after.outcome.cost.infeasible:
+        return 0.0
+    if before is None or before.outcome.cost.infeasible:
+        return 1.0
+    return max(0.0, 1 - after.outcome.cost.makespan_ns / max(1, before.outcome.cost.makespan_ns))
+
+
+def _unlike(one: Found, other: Found) -> bool:
+    """Whether two plans for a graph have other tensors away."""
+    sizes = [tensor.size_bytes for tensor in one.question.problem.graph.tensors]
+    first, second = ({(t, after) for t, choice in found.outcome.choices.items() for after in choice.away} for found in (one, other))
+    return sum([sizes[t] for t, _ in first ^ second]) * _UNLIKE > sum([sizes[t] for t, _ in first | second])
+
+
+class Search:
+    """Plans of a graph within a budget: ``best`` is the best so far, ``work`` what was done, ``tried`` names what was planned for besides."""
+
+    def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
+        self.hardware, self.budget_bytes, self.policy, self.judge = hardware, budget_bytes, policy, judge
+        self.rng = Random(seed)
+        self.work = Work()
+        self.plain = self.question(graph)
+        count = max(1, len(graph.ops))
+        self.whole = min(_OF_AN_OP * count, _OF_A_GRAPH + _OF_MANY_OPS * count)
+        """The work of ``effort=1``."""
+        self.block = self.whole // _BLOCK
+        self.best: Found | None = None
+        self.pool: list[_Pooled] = []
+        self.tried: list[str] = []
+        self.full = ""
+        """The lower tiers that were full in the sweep that found most of them so, in words."""
+
+    def question(self, graph: Graph, edits: Edits | None = None) -> Question:
+        """A graph to plan for within the budget."""
+        problem = analyse(graph, self.hardware)
+        return Question(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
+
+    def note_full(self, full: str) -> None:
+        """Which lower tiers were full in a sweep, in words."""
+        self.full = max(self.full, full, key=len)
+
+    # -- plans in hand ---------------------------------------------------------------------------------------------
+
+    def offer(self, found: Found) -> None:
+        """A plan for the best and for the pool."""
+        self.note_best(found)
+        if found.outcome.choices:
+            self._pool(found)
+        if not self.nothing_fits:
+            self.pool = [member for member in self.pool if not member.found.outcome.cost.infeasible]
+
+    def note_best(self, found: Found) -> None:
+        """A plan for the best."""
+        if self.best is None or found.outcome.cost < self.best.outcome.cost:
+            self.best = found
+
+    def _pool(self, found: Found) -> None:
+        """Keep a plan that is unlike all in the pool, or better than what it is like."""
+        alike = [member for member in self.pool if member.found.question is found.question and not _unlike(member.found, found)]
+        if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
+            return
+        kept = [member for member in self.pool if member not in alike]
+        self.pool = sorted([*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost)[:_POOL]
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Whether no plan so far fits."""
+        return self.best is None or self.best.outcome.cost.infeasible
+
+    @property
+    def done(self) -> bool:
+        """Whether no plan can be better: the ops of the graph as it is take so long, or none of them waits."""
+        if self.best is None or self.nothing_fits:
+            return False
+        outcome = self.best.outcome
+        waits = self.best.question is not self.plain or outcome.waits or outcome.slowed
+        return not waits or outcome.cost.makespan_ns <= self.plain.problem.horizon_ns
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
+        """Take one step after the other, until nothing pays any more or the work is done.
+
+        ``arms`` are for the graph as it is, those ``of_each`` for it and for every variant that has the best plan. In the end come the
+        steps left of arms that are ``needed``.
+        """
+        last = [_Bringing(self, arm, self.plain) for arm in needed]
+        bringing = [*[_Bringing(self, arm, self.plain) for arm in (*arms, *of_each)], *last]
+        asked, limit = [self.plain], int(effort * self.whole)
+        while not self.done:
+            if self.best is not None and self.best.question not in asked:
+                asked.append(self.best.question)
+                bringing += [_Bringing(self, arm, self.best.question) for arm in of_each]
+            arms_left: list[_Arm] = [*bringing, *self.pool]
+            arm = min(arms_left, key=lambda arm: arm.promised_ns(self.whole), default=None)
+            if arm is None or not self._pays(arm, limit - self.work.done):
+                break
+            if not arm.step():
+                bringing = [other for other in bringing if other is not arm]
+                self.pool = [other for other in self.pool if other is not arm]
+        for arm in last:
+            while not self.done and self._may_gain(arm) and arm.step():
+                pass
+
+    def _may_gain(self, arm: _Arm) -> bool:
+        return self.best is None or self.nothing_fits or arm.least_ns < self.best.outcome.cost.makespan_ns
+
+    def _pays(self, arm: _Arm, left: int) -> bool:
+        """Whether enough is to be expected of the rest of the work."""
+        if self.best is None or self.nothing_fits:
+            return self.best is None or left + _WITHOUT_A_PLAN * self.whole > 0
+        return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (1 - _SHARE)
