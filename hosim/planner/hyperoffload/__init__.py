@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.hyperoffload.arms import swept
+    from hosim.planner.hyperoffload.arms import stretched, swept
     from hosim.planner.hyperoffload.explain import (
         FROM_HOME,
         NO_PLACE,
@@ -33,7 +33,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "arms": "swept",
+            "arms": "stretched swept",
             "explain": "Explanation FROM_HOME Line NO_PLACE REASONS Region SEARCH_KEPT SEARCH_MOVED UNJUDGED_KEPT "
             "UNJUDGED_MOVED explain signed_time",
             "gap_figures": "GapFigures gap_figures",
@@ -49,8 +49,39 @@ else:
     )
 
 __all__ = [
-    "Arm", "EVERYTHING", "FROM_HOME", "LOCAL_SEARCH", "NO_PLACE", "REASONS", "RIVAL", "SEARCH_KEPT", "SEARCH_MOVED", "STARTS_BELOW",
-    "UNJUDGED_KEPT", "UNJUDGED_MOVED", "Explanation", "Found", "GapFigures", "GapScore", "JudgedGap", "Judgement", "Line", "ObservedTransfer",
-    "Question", "Region", "Search", "Weights", "explain", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select",
-    "signed_time", "soonest_end_ns", "swept",
+    "EVERYTHING",
+    "FROM_HOME",
+    "LOCAL_SEARCH",
+    "NO_PLACE",
+    "REASONS",
+    "RIVAL",
+    "SEARCH_KEPT",
+    "SEARCH_MOVED",
+    "STARTS_BELOW",
+    "UNJUDGED_KEPT",
+    "UNJUDGED_MOVED",
+    "Arm",
+    "Explanation",
+    "Found",
+    "GapFigures",
+    "GapScore",
+    "JudgedGap",
+    "Judgement",
+    "Line",
+    "ObservedTransfer",
+    "Question",
+    "Region",
+    "Search",
+    "Weights",
+    "explain",
+    "gap_figures",
+    "judged_gaps",
+    "moving_ns",
+    "plan",
+    "search",
+    "select",
+    "signed_time",
+    "soonest_end_ns",
+    "stretched",
+    "swept",
 ]  # fmt: skip

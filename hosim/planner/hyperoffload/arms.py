@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
+from random import Random
 
 from hosim.planner.hyperoffload.choice_passes import advance, assigned_tiers, evenly, hardly_late, in_time, usual_bytes
 from hosim.planner.hyperoffload.gap_scoring import Weights
@@ -11,10 +13,10 @@ from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELE
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
 from hosim.planner.hyperoffload.search import Arm, Found, Question, Search
 from hosim.planner.hyperoffload.selection import Selection, select
-from hosim.planner.hyperoffload.tensor_choices import Choices, analyse, everything
-from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement
+from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
 
-_SLOW = (1.0, 0.7, 0.4)
+_SLOW = (1.0, 0.7, 1.4, 0.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
@@ -22,7 +24,9 @@ _LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
-_OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 60
+_DRAWN, _PART = 2, (0.4, 1.0)
+"""Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps they take, and of transfer times."""
+_OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
 """The work of judging one gap in a sweep, and of a spread for each op."""
 
 
@@ -54,10 +58,15 @@ def sweeping(placement: Placement | None = None) -> Arm:
 
     def steps(search: Search, question: Question) -> Iterator[None]:
         for slow in _SLOW:
-            swept(search, question, Weights(placement=placement, slow=slow))
+            swept(search, question, stretched(question, slow, placement))
             yield
 
     return steps
+
+
+def stretched(question: Question, slow: float = 1.0, placement: Placement | None = None) -> Weights:
+    """Weights for a step that takes as long as the bound says at least: transfers have that much more time than in one without waits."""
+    return Weights(placement=placement, slow=slow * question.problem.horizon_ns / max(1, question.least_ns))
 
 
 def refining(search: Search, question: Question) -> Iterator[None]:
@@ -109,9 +118,8 @@ def placing(search: Search, question: Question) -> Iterator[None]:
         return
     for rule in (NEAREST, FASTEST, BALANCED, BY_KIND):
         search.tried.append(f"placement {rule}")
-        for slow in _SLOW[:2]:
-            swept(search, question, Weights(placement=Placement(rule), slow=slow))
-            yield
+        swept(search, question, stretched(question, 1.0, Placement(rule)))
+        yield
     swept(search, question, Weights(tiers=1))
     yield
     while search.best is not None and search.best.question is question and search.best.outcome.choices:
@@ -130,6 +138,32 @@ def saving_traffic(search: Search, question: Question) -> Iterator[None]:
             break
         search.offer(Found(found, question, LEAST_TRAFFIC))
         yield
+
+
+def drawing(search: Search, question: Question) -> Iterator[None]:
+    """Sweeps over some of the gaps, with weights and tiers below drawn at random, each searched from: where no search so far has been."""
+    rng, problem = search.rng, question.problem
+    while search.best is not None and search.best.question is question and problem.gaps:
+        drawn = [_drawn(search, problem, rng) for _ in range(_DRAWN)]
+        outcomes = sorted([question.evaluate(choices) for choices in drawn], key=lambda outcome: outcome.cost)
+        found = search.searched(Found(outcomes[0], question, SELECTION))
+        if found is not None:
+            search.offer(found)
+        yield
+
+
+def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
+    share = rng.uniform(*_PART)
+    left = tuple([gap for gap in problem.gaps if rng.random() < share])
+    weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(*_PART), copies=rng.random() < 0.5)
+    selection = select(replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights)
+    search.work.done += _OF_A_JUDGEMENT * selection.judged
+    tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
+    share = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
+    return {
+        t: choice.below_in(rng.choice(tiers)) if rng.random() < share and t not in problem.starts_below else choice
+        for t, choice in selection.choices.items()
+    }
 
 
 def fitting(search: Search, question: Question) -> Iterator[None]:

@@ -14,12 +14,15 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.arms import fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
+from hosim.planner.hyperoffload.arms import drawing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
 from hosim.planner.hyperoffload.judgement import Judgement
 from hosim.planner.hyperoffload.search import Arm, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
+
+_OWN: Sequence[Arm] = (spreading, sweeping(), fitting, refining, placing, holding_less, drawing, saving_traffic)
+"""The arms of each graph."""
 
 
 def plan(
@@ -61,10 +64,8 @@ def search(
     """
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
-    of_each: tuple[Arm, ...] = (sweeping(placement), fitting)
-    if placement is None:
-        of_each = (spreading, *of_each, refining, placing, holding_less, saving_traffic)
-    run.run(arms, of_each, needed, effort)
+    own = (sweeping(placement), fitting) if placement is not None else _OWN
+    run.run(arms, own, needed, effort)
     if run.best is None or run.best.outcome.cost.infeasible:
         raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
     return _judged(run.best, run.tried)

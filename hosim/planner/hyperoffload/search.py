@@ -36,7 +36,9 @@ _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 25_000, 5_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
-_HOPED, _FORGET = 0.02, 0.6
+_FIRST = 4
+"""Blocks that it takes to say what may become of a plan."""
+_HOPED, _FORGET = 0.001, 0.8
 """What an arm is taken to gain before it has done anything, in a block; and what counts of all that it did before its last step."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
@@ -223,6 +225,16 @@ class Search:
         problem = analyse(graph, self.hardware)
         return Question(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
+    def searched(self, found: Found) -> Found | None:
+        """What a block of local search makes of a plan; None where it cannot be searched from."""
+        question, choices = found.question, found.outcome.choices
+        simulator = question.simulated(found.outcome)
+        if not simulator.covers(choices):
+            return None
+        local = LocalSearch(simulator, choices, question.least_ns, self.rng.getrandbits(32))
+        local.go_on(_FIRST * self.block, self.work)
+        return Found(question.evaluate(local.best()), question, LOCAL_SEARCH)
+
     def note_full(self, full: str) -> None:
         """Which lower tiers were full in a sweep, in words."""
         self.full = max(self.full, full, key=len)
@@ -273,7 +285,7 @@ class Search:
         steps left of arms that are ``needed``.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        bringing = [*[_Bringing(self, arm, self.plain) for arm in (*arms, *of_each)], *last]
+        bringing = [*[_Bringing(self, arm, self.plain) for arm in arms], *last, *[_Bringing(self, arm, self.plain) for arm in of_each]]
         asked, limit = [self.plain], int(effort * self.whole)
         while not self.done:
             if self.best is not None and self.best.question not in asked:

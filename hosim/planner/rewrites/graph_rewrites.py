@@ -15,7 +15,7 @@ from math import sqrt
 from hosim.edits import Edits
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner.hyperoffload import Arm, Question, Search, Weights, swept
+from hosim.planner.hyperoffload import Arm, Question, Search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import analyse, check_floor
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
@@ -53,21 +53,23 @@ class _Rewrites:
         if not (reorder or self._recompute) or len(self._graph.ops) > MOST_OPS or not self._plain.excess_bytes:
             return
         orders = _orders(self._search, self._graph, reorder)
-        more = True
+        more = self._weighed(next(orders, None))
         while True:
-            more = more and self._weighed(next(orders, None))
             self._note(self._instead())
             worth = [(self._estimate_ns(best), k, best) for k, best in enumerate(self._best_of_orders())]
             least_ns, _, best = min(worth, default=(0.0, 0, None), key=lambda each: each[:2])
+            promised_ns = None if best is None else self._promised_ns(least_ns, more)
             if best is None and not more:
                 return
-            yield None if best is None else self._promised_ns(least_ns, more)
-            if best is not None:
+            yield promised_ns
+            if best is not None and (promised_ns is not None or not more):
                 self._tried.add(_key(best.edits))
                 question = self._questions[_key(best.edits)]
                 with suppress(InfeasibleError):
                     check_floor(question.problem, self._search.budget_bytes)
-                    swept(self._search, question, Weights())
+                    swept(self._search, question, stretched(question))
+            else:
+                more = self._weighed(next(orders, None))
 
     def _weighed(self, ordered: Graph | None) -> bool:
         """Weigh the variants in one more order of the ops; says whether there was one."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import alone_ns
-from hosim.edits import Recompute, edited, reads_the_same, why_once
+from hosim.edits import Recompute, edited, why_once
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.tensor_choices import Problem
 
@@ -118,6 +118,7 @@ class _Producers:
         self.graph = graph
         self.initial = graph.derived(initial_set)
         self.writes = graph.writers
+        self._until: dict[int, int] = {}
 
     def maker(self, t: int, at: int) -> int | None:
         """The op that can make, before op ``at``, the contents that the tensor has there; ``None`` if none can."""
@@ -125,10 +126,18 @@ class _Producers:
         if not k:
             return None
         f = self.writes[t][k - 1]
-        op = self.graph.ops[f]
-        if self.graph.survives[t] or why_once(self.graph, op):
-            return None
-        return f if reads_the_same(self.graph, f, at) else None
+        until = self._until.get(f)
+        if until is None:
+            until = self._until[f] = self._same_until(f)
+        return f if at <= until and not self.graph.survives[t] else None
+
+    def _same_until(self, f: int) -> int:
+        """The last op before which an op would do again what it did: the first that writes what it reads; -1 if it may not run again."""
+        if why_once(self.graph, self.graph.ops[f]):
+            return -1
+        writers = [self.writes[t] for t in self.graph.ops[f].inputs]
+        following = [each[k] for each in writers if (k := bisect_left(each, f)) < len(each)]
+        return min(following, default=len(self.graph.ops))
 
     def last_use(self, t: int, at: int) -> int:
         """The last use of a tensor before op ``at``."""

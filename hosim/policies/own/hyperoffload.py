@@ -16,8 +16,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choice_passes import sturdier
 from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload.choice_passes import sturdier
 from hosim.planner.hyperoffload.tensor_choices import Judge, of_another, plan_cost
 from hosim.planner.rewrites import rewriting
 from hosim.policies.own.rivals import asking_rivals, rivals_at_runtime

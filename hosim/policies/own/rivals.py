@@ -49,6 +49,8 @@ BOUNDED = 2_000
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
+_NEAR = 1.1
+"""Local search may begin from the plan of another policy that takes less than so many times the best one's time."""
 _OF_A_RIVAL = 100
 """The work of another policy's plan for each op."""
 
@@ -71,7 +73,7 @@ def _asked(search: Search, question: Question, placement: str | None) -> Iterato
         if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
             outcome = question.evaluate.plan(replace(plan, policy=search.policy))
             search.offer(Found(outcome, question, RIVAL, None, name))
-            if placement is None and search.best is not None and search.best.outcome is outcome:
+            if placement is None and outcome.cost.makespan_ns < _NEAR * (to_beat_ns() or 0):
                 search.offer(Found(question.evaluate(choices_of(question.problem, plan)), question, LOCAL_SEARCH))
         yield
 

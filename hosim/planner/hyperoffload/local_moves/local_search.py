@@ -19,7 +19,7 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, Work
 _STUCK = 60
 """Refused changes after which stalls no longer say where to change."""
 _STALE, _LEADING, _WORSE = 100, 8, 0.01
-"""After so many changes without a better plan, so many lead away from the best choices, each slower by that part at most."""
+"""After so many changes without a better plan, so many lead away from the best choices, each slower by that part or a usual op at most."""
 _DRAWN, _CHANGED = 60, 50
 """The work of drawing a change, and for each tensor in it."""
 
@@ -34,6 +34,8 @@ class LocalSearch:
         self._owed = simulator.work - begun
         self._present: Choices = simulator.choices
         self._moves = StallMoves(simulator, self._rng, self._kept.whole)
+        durations = simulator.problem.durations
+        self._usual_ns = sum(durations) // max(1, len(durations))
         self._looked = False
         self._leading = self._stale = self._refused = 0
 
@@ -71,7 +73,7 @@ class LocalSearch:
         if not changes:
             return
         cost, begun = simulator.cost, simulator.work
-        most = cost[1] + (int(_WORSE * cost[1]) if self._leading else 0)
+        most = cost[1] + (max(int(_WORSE * cost[1]), self._usual_ns) if self._leading else 0)
         found = simulator.judge(changes, None if cost[0] else most + 1)
         if found[0] < cost[0]:
             taken, gain = True, 1.0
