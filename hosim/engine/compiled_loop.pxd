@@ -1,4 +1,4 @@
-# The types with which the five files of the loop are compiled (hosim/engine/loop_cells.py). Views are of 32 or of 64 bits; products take 128.
+# The types with which the files of the loop are compiled; hatch_build.py adds the arrays that its classes declare. Products take 128 bits.
 # cython: language_level=3
 cimport cython
 
@@ -12,24 +12,10 @@ cdef int DEPENDENCY, TRANSFER, CAPACITY, RUNTIME
 
 
 cdef class LoopCells:
-    cdef readonly int ops, tensors, streams, main, kinds, tiers, device, channels, slots, engines, classes, paces, detailed
-    cdef readonly int elsewhere, deciding, planned, at
-    cdef readonly int due_count, recent_count, issue_count, dirty, unsettled, status, wanted, culprit
+    cdef readonly int at, due_count, recent_count, issue_count, dirty, unsettled, status, wanted, culprit
     cdef public int recording, decided
     cdef public long long instants
     cdef long long limit
-    cdef unsigned char[::1] here, ended, released, moving, changed
-    cdef int[::1] where, send_class, slot_class, next_volume, volume, move_from, move_after, move_arrives, latest, links, copies, queue_from, queue, stream_of, place, wait_from, wait_stream, wait_count, use_from, use_op
-    cdef int[::1] use_tensor, use_flags, user_from, user, survives, kind, slot_from, pooled, pace_of, joined
-    cdef int[::1] move_tensor, move_source, move_target, move_channel, move_class, issue_head, issue_next, need_from
-    cdef int[::1] need_to, done, running, users_left, users_ended, pending_head, pending_tail
-    cdef int[::1] pending_next, queue_head, queue_tail, queue_next, busy, slot_move, slot_phase, blamed
-    cdef int[::1] paced, flowing, op_cause, due, recent, issues, blocked
-    cdef long long[::1] marks, size, workspace, duration, rest, capacity, part, latency, pin, launch, whole_high, whole_low
-    cdef long long[::1] rate_of, speed_high, speed_low, move_order, move_high, move_low, move_best, send_high, send_low, scalars, held, pinned
-    cdef long long[::1] most_pinned, inspected_at, op_end, began, free_since, dependency_met, residency_met, work_since, work_high
-    cdef long long[::1] work_low, until, started, flows_from, flow_since, left_high, left_low, rate, sequence, issued_at
-    cdef long long[::1] peak, peak_at, by_kind, peak_by_kind, stalls, slowed, channel_figures, op_idle, op_held
 
     cdef wide two(self, wide high, wide low) noexcept
 
@@ -147,3 +133,20 @@ cdef class Loop(LoopOps):
     cpdef void link(self, int k, int at) noexcept
     @cython.locals(before=int)
     cpdef void unlink(self, int k, int at) noexcept
+
+
+cdef class LoopGraph:
+    cdef readonly int uses, waits
+    @cython.locals(i=int, k=int, t=int)
+    cpdef void derive(self) noexcept
+    @cython.locals(i=int, s=int)
+    cdef void list_queues(self) noexcept
+    @cython.locals(u=int)
+    cdef void use(self, int i, int t, int flags) noexcept
+    @cython.locals(t=int, u=int)
+    cdef void list_users(self) noexcept
+    @cython.locals(s=int, r=int, k=int, u=int, t=int)
+    cdef void list_waits(self, int i) noexcept
+    cdef void need(self, int s, int count) noexcept
+    @cython.locals(r=int)
+    cdef void pass_on(self, int p, int i) noexcept

@@ -10,28 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hosim.costmodel.transfers import NS_PER_S
-from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, flags, ints, longs
+from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
-from hosim.engine.loop_cells import NEVER, RATES, SPEED, VALID
+from hosim.engine.loop_cells import RATES, SPEED, VALID, LoopCells
 from hosim.engine.program_base import ProgramBase
-from hosim.result import STALL_CAUSES
-
-_WIDE = [
-    *("scalars", "held", "pinned", "most_pinned", "op_end", "began", "free_since", "inspected_at", "dependency_met", "residency_met"),
-    *("work_since", "work_high", "work_low", "until", "started", "flows_from", "flow_since", "left_high", "left_low", "rate"),
-]
-"""The arrays of a state that are of 64 bits, of 8 bits, and those that are not 0 at time 0."""
-
-_NARROW = ["here", "ended", "released", "moving"]
 
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
-
-
-_NONE = dict.fromkeys(("running", "blamed", "paced", "inspected_at", "dependency_met", "residency_met"), -1) | dict.fromkeys(
-    ("op_end", "until"), NEVER
-)
 
 
 class TableMove(NamedTuple):
@@ -59,15 +47,22 @@ class ProgramTable:
         self.base = list(accumulate(room, initial=0))
         self.moves: list[TableMove | None] = [None] * max(1, self.base[-1] + decisions)
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
-        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1]}
-        self.cells |= self._room_cells(budget_bytes)
-        self.cells |= self._plan_cells()
-        self.state = StateCells(self._state_sizes(), _WIDE, _NARROW)
-        self.cells |= self.state.by_name
-        self.cells |= self._link_cells()
-        self.cells |= self._figure_cells()
-        self._blank = self._without_copies()
+        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1], **self._room_cells(budget_bytes)}
+        self.cells |= {"move_from": ints(self.base), "volume": ints(range(len(self.moves)))}
+        numbers = self._numbers()
+        self.state = StateCells(LoopCells, numbers)
+        self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
+        fill(self.cells["users_left"], np.diff(self.cells["user_from"]))
+        self._blank = self.state.kept()
         self.loop = Loop(self.cells)
+
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of which sizes of arrays are products. Whole replays have no use for what only judgements ask."""
+        c, moves = self.cells, len(self.moves)
+        marks = 3 * moves + 3 + 3 * c["tiers"] + 6 * c["streams"] + 5 * c["slots"]
+        judged, links, marks = (0, moves, 0) if c["detailed"] else (c["ops"], 3 * moves + 3, marks)
+        more = {"moves": moves, "issuers": c["ops"] + 1, "uses": c["use_from"][c["ops"]], "judged": judged, "links": links, "marks": marks}
+        return more | {name: c[name] for name in ("ops", "tensors", "streams", "kinds", "tiers", "channels", "slots", "classes")}
 
     def _room_cells(self, budget_bytes: int) -> dict[str, Any]:
         machine, device = self.machine, self.cells["device"]
@@ -75,79 +70,6 @@ class ProgramTable:
         capacities[device] = min(capacities[device], budget_bytes)
         parts = [c // machine.sharers(machine.tier_scope(tier.name)) for c, tier in zip(capacities, machine.tiers, strict=True)]
         return {"capacity": longs(capacities), "part": longs(parts)}
-
-    def _plan_cells(self) -> dict[str, Any]:
-        none, uses = [0] * len(self.moves), self.cells["use_from"][len(self.graph.ops)]
-        cells = {f"move_{name}": ints(none) for name in ("tensor", "source", "target", "channel", "class", "after", "arrives")}
-        cells["move_from"] = ints(self.base)
-        cells["copies"] = ints(none)
-        cells |= {f"move_{name}": longs(none) for name in ("order", "high", "low", "best")}
-        cells |= {"volume": ints(range(len(none))), "next_volume": ints([-1] * len(self.graph.tensors))}
-        cells |= {"issue_head": ints([-1] * (len(self.graph.ops) + 1)), "issue_next": ints([-1] * len(self.moves))}
-        return cells | {"need_from": ints([0] * uses), "need_to": ints([0] * uses)}
-
-    def _state_sizes(self) -> dict[str, int]:
-        c = self.cells
-        of_streams = (
-            "done",
-            "running",
-            "blamed",
-            "paced",
-            "op_end",
-            "began",
-            "free_since",
-            "inspected_at",
-            "dependency_met",
-            "residency_met",
-        )
-        of_slots = (
-            "slot_move",
-            "slot_phase",
-            "slot_class",
-            "until",
-            "started",
-            "flows_from",
-            "flow_since",
-            "left_high",
-            "left_low",
-            "rate",
-        )
-        return {
-            "scalars": 5,
-            "here": c["tiers"] * c["tensors"],
-            "ended": len(self.moves),
-            "flowing": c["classes"],
-            "busy": c["channels"],
-            **dict.fromkeys(("held", "pinned", "most_pinned"), c["tiers"]),
-            **dict.fromkeys(("users_left", "users_ended", "released", "moving"), c["tensors"]),
-            **dict.fromkeys((*of_streams, "work_since", "work_high", "work_low"), c["streams"]),
-            **dict.fromkeys(of_slots, c["slots"]),
-        }
-
-    def _link_cells(self) -> dict[str, Any]:
-        tensors, channels, moves = self.cells["tensors"], self.cells["channels"], len(self.moves)
-        cells = {name: ints([-1] * tensors) for name in ("pending_head", "pending_tail")}
-        cells |= {name: ints([-1] * channels) for name in ("queue_head", "queue_tail")}
-        cells |= {name: ints([-1] * moves) for name in ("pending_next", "queue_next")}
-        return (
-            cells
-            | {"sequence": longs([0] * moves), "issued_at": longs([0] * moves), "links": ints([0] * (3 * moves + 3))}
-            | {
-                "changed": flags([0] * tensors),
-                "marks": longs([0] * (3 * moves + 3 + 3 * self.cells["tiers"] + 6 * self.cells["streams"] + 5 * self.cells["slots"])),
-            }
-        )
-
-    def _figure_cells(self) -> dict[str, Any]:
-        c = self.cells
-        tiers, streams, ops, moves = c["tiers"], c["streams"], c["ops"], len(self.moves)
-        cells = {name: longs([0] * tiers) for name in ("peak", "peak_at")}
-        cells |= {name: longs([0] * (tiers * c["kinds"])) for name in ("by_kind", "peak_by_kind")}
-        cells |= {"stalls": longs([0] * (len(STALL_CAUSES) * streams)), "slowed": longs([0] * streams)}
-        cells["channel_figures"] = longs([0] * (CHANNEL_FIGURES * max(1, c["channels"])))
-        cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
-        cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
-        return cells | {"blocked": ints([0] * c["channels"]), "latest": ints([0] * tiers)}
 
     # -- a plan ------------------------------------------------------------------------------------------------
 
@@ -200,24 +122,13 @@ class ProgramTable:
         cells = self.cells
         self.loop.forget()
         self.state.put_back(self._blank)
-        for name in ("by_kind", "peak_by_kind", "stalls", "slowed", "channel_figures"):
-            for k in range(len(cells[name])):
-                cells[name][k] = 0
+        for name in ("by_kind", "stalls", "slowed", "channel_figures"):
+            fill(cells[name], [0] * len(cells[name]))
         for t, tiers in initial.items():
             self.start(t, tiers)
         for r in range(cells["tiers"]):
             cells["peak"][r], cells["peak_at"][r] = cells["held"][r], 0
         cells["peak_by_kind"][:] = cells["by_kind"][:]
-
-    def _without_copies(self) -> Any:
-        """The state at time 0 with no tensor anywhere."""
-        cells, counts = self.cells, self.cells["user_from"]
-        for name, none in _NONE.items():
-            for k in range(len(cells[name])):
-                cells[name][k] = none
-        for t in range(len(self.graph.tensors)):
-            cells["users_left"][t] = counts[t + 1] - counts[t]
-        return self.state.kept()
 
     def start(self, t: int, tiers: Sequence[int]) -> None:
         """Let a tensor be in these tiers at time 0, in place of those where it is; after :meth:`reset`."""
@@ -281,4 +192,4 @@ class ProgramTable:
                 return status
             if self.flows.cells["joined"] is not self.cells["joined"]:
                 self.cells |= self.flows.cells
-                self.loop.take_machine(self.cells)
+                self.loop.take(self.cells)
