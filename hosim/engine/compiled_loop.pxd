@@ -22,6 +22,8 @@ cdef class LoopCells:
 
 cdef class LoopMemory(LoopCells):
     cdef void hold(self, int r, int t) noexcept
+    @cython.locals(change="long long")
+    cpdef void begin_with(self, int r, int t, int there) noexcept
     cdef void give_back(self, int r, int t) noexcept
     @cython.locals(kind=int)
     cdef void mark_peak(self, int r) noexcept
@@ -59,7 +61,7 @@ cdef class LoopTransfers(LoopMemory):
     cdef void end_transfers(self, long long now) noexcept
     @cython.locals(t=int, c=int)
     cdef void end_transfer(self, int z, int k, long long now) noexcept
-    @cython.locals(volume=wide, ns="long long")
+    @cython.locals(volume=wide, best="long long", ns="long long")
     cdef long long alone(self, int k) noexcept
     @cython.locals(s=int, i=int, u=int)
     cdef void interrupted(self, int t) noexcept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import prod
@@ -67,10 +66,8 @@ def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
 def _cells(code: str, values: Numbers) -> Cells:
     if not COMPILED:
         return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
-    if not isinstance(values, np.ndarray):
-        return memoryview(array(code, iter(values)) or array(code, [0]))  # not the bytes of values themselves
-    found = np.ascontiguousarray(values if len(values) else [0], code)
-    return memoryview(found.view("B")).cast(code)  # type: ignore[call-overload]
+    found = np.ascontiguousarray(values if isinstance(values, np.ndarray | list) else np.fromiter(values, code), code)
+    return memoryview((found if len(found) else np.zeros(1, code)).view("B")).cast(code)  # type: ignore[call-overload]
 
 
 def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:

@@ -48,11 +48,13 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
 
 def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
     """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError` if there is none of the name."""
-    at, found = hardware.tier_index, {}
-    for t, tiers in plan.residency(hardware.device_tier).items():
-        missing = [tier for tier in tiers if tier not in at]
-        if missing:
-            text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
-            raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
-        found[t] = tuple([at[tier] for tier in tiers])
-    return found
+    at, found = hardware.tier_index, plan.residency(hardware.device_tier)
+    known: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for t, tiers in found.items():
+        if tiers not in known:
+            missing = [tier for tier in tiers if tier not in at]
+            if missing:
+                text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
+                raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
+            known[tiers] = tuple([at[tier] for tier in tiers])
+    return {t: known[tiers] for t, tiers in found.items()}

@@ -85,6 +85,7 @@ class LoopCells:
     slots: Int
     engines: Int
     classes: Int
+    best: Longs
     paces: Int
     detailed: Int
     where: Ints
@@ -119,7 +120,6 @@ class LoopCells:
     move_order: Longs = made("moves")
     move_high: Longs = made("moves")
     move_low: Longs = made("moves")
-    move_best: Longs = made("moves")
     volume: Ints
     next_volume: Ints = made("tensors", -1)
     issue_head: Ints = made("issuers", -1)

@@ -15,6 +15,16 @@ class LoopMemory(LoopCells):
         if self.detailed:
             self.by_kind[r * self.kinds + self.kind[t]] += self.size[t]
 
+    def begin_with(self, r: int, t: int, there: int) -> None:
+        """At time 0 a tensor has a valid copy in a tier, or none."""
+        change = self.size[t] * (there - (self.here[r * self.tensors + t] == VALID))
+        self.here[r * self.tensors + t] = VALID if there else ABSENT
+        self.held[r] += change
+        self.by_kind[r * self.kinds + self.kind[t]] += change
+        if self.pin[r * self.kinds + self.kind[t]]:
+            self.pinned[r] += change
+            self.most_pinned[r] = self.pinned[r]
+
     def give_back(self, r: int, t: int) -> None:
         """The bytes of a tensor in a tier are free again."""
         self.here[r * self.tensors + t] = ABSENT

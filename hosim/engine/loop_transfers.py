@@ -142,7 +142,8 @@ class LoopTransfers(LoopMemory):
     def alone(self, k: int) -> int:
         """For how many nanoseconds a transfer would flow that shares nothing."""
         volume = self.two(self.move_high[self.volume[k]], self.move_low[self.volume[k]])
-        ns: int = (volume + self.move_best[k] - 1) // self.move_best[k]
+        best = self.best[self.move_class[k]]
+        ns: int = (volume + best - 1) // best
         return ns
 
     def interrupted(self, t: int) -> None:

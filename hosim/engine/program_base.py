@@ -20,6 +20,7 @@ from hosim.engine.transfer_rates import TransferRates
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
+from hosim.units import LARGEST
 
 LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
 """What all ops together may take and hold, to be counted exactly."""
@@ -41,21 +42,22 @@ class ProgramBase:
         self.graph, self.machine, self.durations, self.sent = graph, machine, durations, sent
         _check_sums(graph, machine, durations)
         rates = TransferRates(graph, machine, bool(sent))
-        self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
+        self.class_of = [ints(rates.classes_of(c)) for c in range(len(machine.channels))]
         fastest = bytes_per_s_over_links(machine) or 1
         most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
         sends = {i: rates.collective(rate) for i, rate in most.items()}
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
-        ops, where = len(graph.ops), [tier_of(op, machine) for op in graph.ops]
+        ops, where, device = len(graph.ops), {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere}, machine.device_tier
         engines = sum([channel.engines for channel in machine.channels])
         crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if sends else 0
-        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, durations)
+        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, device, durations)
+        self.best = [rates.alone(k) * self.flows.scale for k in range(len(rates.classes))]
         volumes = {i: self.flows.scaled(rate * durations[i]) for i, rate in most.items()}
         sent_on = ops if volumes else 0
         self.cells = graph_cells(graph, durations) | {
             "tiers": len(machine.tiers),
-            "device": machine.tier_index[machine.device_tier],
-            "where": ints([machine.tier_index[tier] for tier in where]),
+            "device": machine.tier_index[device],
+            "where": ints(_by_op(ops, {i: machine.tier_index[tier] for i, tier in where.items()}, machine.tier_index[device])),
             "elsewhere": int(bool(graph.elsewhere)),
             "channels": len(machine.channels),
             "engines": engines,
@@ -72,6 +74,7 @@ class ProgramBase:
         pins = [0 if tier == machine.device_tier else pin_ns(machine, tier, kind) for tier, kind in below]
         return {
             "classes": flows.classes,
+            "best": longs([min(rate, LARGEST) for rate in self.best]),
             "paces": flows.paces,
             "slot_from": ints(accumulate([channel.engines for channel in machine.channels], initial=0)),
             "latency": longs([channel.latency_ns for channel in machine.channels]),
@@ -136,13 +139,16 @@ def _shape(graph: Graph) -> dict[str, Any]:
     tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
     number = {name: s for s, name in enumerate(streams)}
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
-    given: dict[str, Any] = counts | {"stream_of": ints([number[op.stream] for op in ops])}
+    given: dict[str, Any] = counts | {"stream_of": ints([number[op.stream] for op in ops] if len(streams) > 1 else np.zeros(len(ops), "i"))}
     for name in ("inputs", "outputs", "mutates", "deps"):
-        lists = [getattr(op, name) for op in ops]
-        given |= {name: ints(chain.from_iterable(lists)), f"{name}_from": ints(accumulate(map(len, lists), initial=0))}
+        lists, ends = [getattr(op, name) for op in ops], np.zeros(len(ops) + 1, "i")
+        if any(lists):
+            np.cumsum(np.fromiter(map(len, lists), "i", len(ops)), out=ends[1:])
+        given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(lists), "i", int(ends[-1])))}
     named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
-    clocks, ends = len(streams) if len(streams) > 1 else 0, {f"{name}_and_end": count + 1 for name, count in counts.items()}
-    given |= made_cells(LoopGraph, counts | ends | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
+    clocks = len(streams) if len(streams) > 1 else 0
+    numbers = counts | {f"{name}_and_end": count + 1 for name, count in counts.items()}
+    given |= made_cells(LoopGraph, numbers | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
     derivation = GraphLoop(given)
     derivation.derive()
     uses, waits = max(1, derivation.uses), max(1, derivation.waits)

@@ -7,10 +7,10 @@ time 0; nothing else. What the loop does not cover raises :class:`~hosim.engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
@@ -44,11 +44,12 @@ class ProgramTable:
     def __init__(self, whole: ProgramBase, budget_bytes: int, room: Sequence[int], detailed: bool = False, decisions: int = 0) -> None:
         self.graph, self.machine, self.flows = whole.graph, whole.machine, whole.flows
         self._class_of, self._sizes = whole.class_of, whole.sizes
-        self.base = list(accumulate(room, initial=0))
-        self.moves: list[TableMove | None] = [None] * max(1, self.base[-1] + decisions)
+        self.base = ints(np.concatenate([[0], np.cumsum(room)]))
+        planned = self.base[len(room)]
+        self.moves: list[TableMove | None] = [None] * max(1, planned + decisions)
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
-        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": self.base[-1], **self._room_cells(budget_bytes)}
-        self.cells |= {"move_from": ints(self.base), "volume": ints(range(len(self.moves)))}
+        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": planned, **self._room_cells(budget_bytes)}
+        self.cells |= {"move_from": self.base, "volume": ints(np.arange(len(self.moves)))}
         numbers = self._numbers()
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
@@ -85,21 +86,24 @@ class ProgramTable:
         self.place(k, move)
         self.loop.link(k, move.after + 1)
 
-    def fill(self, columns: Mapping[str, Sequence[int]]) -> None:
+    def fill(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as columns.
 
-        They are those of :class:`TableMove`, ``order`` being the place in the plan; ``arrives``, the tier to whose ops each brings its
-        tensor (-1: none); ``best``, its rate where it shares nothing.
+        They are those of :class:`TableMove`, ``order`` being the place in the plan, and ``arrives``, the tier to whose ops each brings its
+        tensor (-1: none).
         """
-        cells, sizes = self.cells, self._sizes
+        cells, tensors, channels = self.cells, columns["tensor"], columns["channel"]
         for name, values in columns.items():
             fill(cells[f"move_{name}"], values)
-        tensors, channels = columns["tensor"], columns["channel"]
-        flows = {size: self.flows.scaled(size * NS_PER_S) for size in {sizes[t] for t in tensors}}
-        fill(cells["copies"], [int(c >= 0) for c in channels])
-        fill(cells["move_class"], [self._class_of[c][t] if c >= 0 else 0 for c, t in zip(channels, tensors, strict=True)])
-        fill(cells["move_high"], [flows[sizes[t]][0] for t in tensors])
-        fill(cells["move_low"], [flows[sizes[t]][1] for t in tensors])
+        classes = np.zeros(len(tensors), "i")
+        for c, of in enumerate(self._class_of):
+            classes[channels == c] = np.asarray(of)[tensors[channels == c]]
+        sizes, alike = np.unique(np.asarray(cells["size"])[tensors], return_inverse=True)
+        flows = np.array([self.flows.scaled(size * NS_PER_S) for size in sizes.tolist()], "q").reshape(-1, 2)[alike]
+        fill(cells["copies"], channels >= 0)
+        fill(cells["move_class"], classes)
+        fill(cells["move_high"], flows[:, 0])
+        fill(cells["move_low"], flows[:, 1])
         self.loop.plan(len(tensors))
 
     def place(self, k: int, move: TableMove) -> None:
@@ -125,23 +129,16 @@ class ProgramTable:
         for name in ("by_kind", "stalls", "slowed", "channel_figures"):
             fill(cells[name], [0] * len(cells[name]))
         for t, tiers in initial.items():
-            self.start(t, tiers)
+            for r in tiers:
+                self.loop.begin_with(r, t, 1)
         for r in range(cells["tiers"]):
             cells["peak"][r], cells["peak_at"][r] = cells["held"][r], 0
         cells["peak_by_kind"][:] = cells["by_kind"][:]
 
     def start(self, t: int, tiers: Sequence[int]) -> None:
         """Let a tensor be in these tiers at time 0, in place of those where it is; after :meth:`reset`."""
-        cells, tensors, size = self.cells, self.cells["tensors"], self._sizes[t]
-        for r in range(cells["tiers"]):
-            there, kind = r * tensors + t, r * cells["kinds"] + cells["kind"][t]
-            change = size * ((r in tiers) - (cells["here"][there] == VALID))
-            cells["here"][there] = VALID if r in tiers else 0
-            cells["held"][r] += change
-            cells["by_kind"][kind] += change
-            if cells["pin"][kind]:
-                cells["pinned"][r] += change
-                cells["most_pinned"][r] = cells["pinned"][r]
+        for r in range(self.cells["tiers"]):
+            self.loop.begin_with(r, t, int(r in tiers))
 
     @property
     def fits(self) -> bool:

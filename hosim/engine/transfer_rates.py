@@ -93,6 +93,11 @@ class TransferRates:
             self.classes.append(known)
         return self._class_of[known]
 
+    def alone(self, k: int) -> int:
+        """Bytes per second of a transfer of a class that shares nothing."""
+        channel, ceiling = self.classes[k]
+        return int(self._alone[channel] if ceiling is None else ceiling)
+
     def of(self, flowing: Sequence[int]) -> list[Fraction]:
         """The rate of each of what flows, given by its classes."""
         carried = self._capacity
