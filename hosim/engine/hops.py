@@ -50,6 +50,8 @@ def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
     """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError` if there is none of the name."""
     at, found = hardware.tier_index, plan.residency(hardware.device_tier)
     known: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for t in [t for t in found if not 0 <= t < len(plan.graph.tensors)]:
+        raise PlanError(f"expected the position of a tensor, below {len(plan.graph.tensors)}, got {t}", where="initial")
     for t, tiers in found.items():
         if tiers not in known:
             missing = [tier for tier in tiers if tier not in at]

@@ -17,7 +17,7 @@ from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW
 from hosim.engine.loop_graph import LoopGraph
 from hosim.engine.transfer_rates import TransferRates
-from hosim.graph import Graph
+from hosim.graph import KINDS, Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.units import LARGEST
@@ -26,6 +26,8 @@ LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
 """What all ops together may take and hold, to be counted exactly."""
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
+
+_LASTING = frozenset([kind for kind in KINDS if Tensor(kind, 0, kind, persistent=False).survives])
 
 
 class ProgramBase:
@@ -159,7 +161,7 @@ def _shape(graph: Graph) -> dict[str, Any]:
         **{name: given[name] for name in ("stream_of", "queue_from", "queue", "place", "user_from", "use_from", "wait_from")},
         **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
         **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
-        "survives": flags([tensor.survives for tensor in tensors]),
+        "survives": flags([tensor.persistent or tensor.kind in _LASTING for tensor in tensors]),
         "kind": flags([_KIND[tensor.kind] for tensor in tensors]),
         "size": longs([tensor.size_bytes for tensor in tensors]),
         "workspace": longs([op.workspace_bytes for op in ops]),

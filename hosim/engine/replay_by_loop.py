@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.cache_plan import PREFETCH, Plan, RuntimePolicy
+from hosim.cache_plan import AT_START, PREFETCH, Plan, RuntimePolicy
 from hosim.costmodel import copies_compete, op_durations
 from hosim.costmodel.transfers import (
     NS_PER_S,
@@ -28,6 +28,7 @@ from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
 from hosim.engine.program_base import base_of, jittered_base
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
+from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
@@ -199,6 +200,9 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     device = hardware.tier_index[hardware.device_tier]
     arrives = [hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in hops]
     tensors, after = np.array([c.tensor for c in cache_ops], "q"), np.array([c.after for c in cache_ops], "q")
+    for what, numbers, least, count in (("tensor", tensors, 0, len(plan.graph.tensors)), ("after", after, AT_START, len(plan.graph.ops))):
+        for k in np.flatnonzero((numbers < least) | (numbers >= count)).tolist():
+            raise PlanError(f"expected a position below {count}, got {numbers[k]}", where=f"cache_ops[{k}].{what}")
     order = np.lexsort((after, tensors))  # stable
     of = np.array(kinds, "q")[order]
     by_hop = {
