@@ -268,7 +268,7 @@ class Plan(Deriving, InCells):
         homes: dict[str | None, tuple[str, ...]] = {}
         tiers = {t: homes.setdefault(home, (home or device_tier,)) for t in self.graph.initial for home in (tensors[t].home,)}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
-        return {t: where for t, where in sorted(tiers.items()) if where}
+        return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
     def count(self, op: str) -> int:
         """How many cache ops of one kind the plan has.

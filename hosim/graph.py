@@ -162,7 +162,8 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        held = [t for t, tensor in enumerate(self.tensors) if tensor.persistent]
+        positions = self.tensor_index.values() if "tensor_index" in vars(self) else range(len(self.tensors))  # integers that are there
+        held = [t for t, tensor in zip(positions, self.tensors, strict=True) if tensor.persistent]
         unseen = {t for t, tensor in enumerate(self.tensors) if tensor.home and not tensor.persistent}  # the others are produced first
         for op in self.ops if unseen else ():
             early = unseen.intersection(op.inputs + op.mutates)

@@ -90,18 +90,24 @@ class StateCells:
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self.by_name: dict[str, Cells] = {}
         self._wholes: list[memoryview] = []
-        sizes = _sizes(declares, numbers, kept=True)
+        self._sizes = _sizes(declares, numbers, kept=True)
         if not COMPILED:
-            self.by_name = {name: [first] * size for name, (_, size, first) in sizes.items()}
+            self.by_name = {name: [first] * size for name, (_, size, first) in self._sizes.items()}
             return
         for code in "Biq":
-            mine = {name: (size, first) for name, (of, size, first) in sizes.items() if of == code}
-            whole = _cells(code, np.repeat([first for _, first in mine.values()], [size for size, _ in mine.values()]))
+            mine = {name: size for name, (of, size, _) in self._sizes.items() if of == code}
+            whole = _cells(code, np.zeros(sum(mine.values()), code))
             self._wholes.append(whole.cast("B"))
             begin = 0
-            for name, (size, _) in mine.items():
+            for name, size in mine.items():
                 self.by_name[name] = whole[begin : begin + size]
                 begin += size
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the state what it is at first."""
+        for name, (code, size, first) in self._sizes.items():
+            fill(self.by_name[name], np.full(size, first, code))
 
     def kept(self) -> Any:
         """A copy of the state."""

@@ -73,7 +73,6 @@ class LoopCells:
     size: Longs
     workspace: Longs
     duration: Longs
-    rest: Longs
 
     # -- the machine, and how copies and ops share it ------------------------------------------------------------
     tiers: Int
@@ -121,9 +120,9 @@ class LoopCells:
     move_high: Longs = made("moves")
     move_low: Longs = made("moves")
     volume: Ints
-    next_volume: Ints = made("tensors", -1)
+    next_volume: Ints = made("tensors")
     issue_head: Ints = made("issuers", -1)
-    issue_next: Ints = made("moves", -1)
+    issue_next: Ints = made("moves")
     need_from: Ints = made("uses")
     need_to: Ints = made("uses")
 
@@ -166,11 +165,11 @@ class LoopCells:
 
     # -- what is issued and not over, of each tensor and of each channel: a snapshot has it as Loop.note lists it -----
     pending_head: Ints = made("tensors", -1)
-    pending_tail: Ints = made("tensors", -1)
-    pending_next: Ints = made("moves", -1)
+    pending_tail: Ints = made("tensors")
+    pending_next: Ints = made("moves")
     queue_head: Ints = made("channels", -1)
-    queue_tail: Ints = made("channels", -1)
-    queue_next: Ints = made("moves", -1)
+    queue_tail: Ints = made("channels")
+    queue_next: Ints = made("moves")
     sequence: Longs = made("moves")
     issued_at: Longs = made("moves")
     links: Ints = made("links")
@@ -185,6 +184,7 @@ class LoopCells:
     stalls: Longs = made("4*streams")
     slowed: Longs = made("streams")
     channel_figures: Longs = made("7*channels")
+    rest: Longs = made("ops")
     op_idle: Longs = made("judged")
     op_cause: Ints = made("judged")
     op_held: Longs = made("judged")

@@ -83,8 +83,8 @@ class LoopMemory(LoopCells):
             self.sequence[k] = self.scalars[2]
             self.scalars[2] += 1
             self.issued_at[k] = self.scalars[0]
-            if self.next_volume[t] >= 0:
-                self.volume[k] = self.next_volume[t]
+            if self.next_volume[t] > 0:
+                self.volume[k] = self.next_volume[t] - 1
                 self.next_volume[t] += 1
             self.append_queue(c, k)
         self.append_pending(t, k)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,10 @@ class ProgramBase:
         self.graph, self.machine, self.durations, self.sent = graph, machine, durations, sent
         _check_sums(graph, machine, durations)
         rates = TransferRates(graph, machine, bool(sent))
-        self.class_of = [ints(rates.classes_of(c)) for c in range(len(machine.channels))]
+        self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
         fastest = bytes_per_s_over_links(machine) or 1
         most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
         sends = {i: rates.collective(rate) for i, rate in most.items()}
-        self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         ops, where, device = len(graph.ops), {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere}, machine.device_tier
         engines = sum([channel.engines for channel in machine.channels])
         crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if sends else 0
@@ -65,8 +65,8 @@ class ProgramBase:
             "engines": engines,
             "slots": engines + (len(graph.streams) if sends else 0),
             "send_class": ints(_by_op(ops, sends, -1)),
-            "send_high": longs(_by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, 0)),
-            "send_low": longs(_by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, 0)),
+            "send_high": longs(_by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, code="q")),
+            "send_low": longs(_by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, code="q")),
             **self._machine_cells(),
         }
 
@@ -120,20 +120,24 @@ def jittered_base(graph: Graph, hardware: Hardware, competes: bool, durations: S
 def _check_sums(graph: Graph, machine: Hardware, durations: Sequence[int]) -> None:
     """Raise :class:`UncoveredError` where times or bytes may not fit 63 bits when they are added up."""
     waits = [*(channel.latency_ns for channel in machine.channels), *(tier.pin_ns for tier in machine.tiers), machine.inspect_ns]
-    sizes = sum([tensor.size_bytes for tensor in graph.tensors]) + sum([op.workspace_bytes for op in graph.ops])
+    sizes = sum(_each(graph.tensors, "size_bytes")) + sum(_each(graph.ops, "workspace_bytes"))
     if max(sum(durations), *waits) >= LONGEST_NS or sizes >= MOST_BYTES:
         raise UncoveredError(TOO_LARGE)
 
 
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
     """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
-    cells = graph.derived(_shape)
-    duration, queue = np.array(durations, "q"), np.asarray(cells["queue"])
+    return graph.derived(_shape) | {"duration": longs(durations)}
+
+
+def rest_of(cells: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """What each op and those after it on its stream take."""
+    duration, queue = np.asarray(cells["duration"]), np.asarray(cells["queue"])
     rest = np.zeros_like(duration)
     for begin, end in pairwise(cells["queue_from"]):
         backwards = queue[begin:end][::-1]
         rest[backwards] = np.cumsum(duration[backwards])
-    return cells | {"duration": longs(duration), "rest": longs(rest)}
+    return rest
 
 
 def _shape(graph: Graph) -> dict[str, Any]:
@@ -141,12 +145,12 @@ def _shape(graph: Graph) -> dict[str, Any]:
     tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
     number = {name: s for s, name in enumerate(streams)}
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
-    given: dict[str, Any] = counts | {"stream_of": ints([number[op.stream] for op in ops] if len(streams) > 1 else np.zeros(len(ops), "i"))}
+    given: dict[str, Any] = counts | {"stream_of": ints(number[op.stream] for op in ops) if len(streams) > 1 else ints(np.zeros(len(ops), "i"))}
     for name in ("inputs", "outputs", "mutates", "deps"):
-        lists, ends = [getattr(op, name) for op in ops], np.zeros(len(ops) + 1, "i")
-        if any(lists):
-            np.cumsum(np.fromiter(map(len, lists), "i", len(ops)), out=ends[1:])
-        given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(lists), "i", int(ends[-1])))}
+        ends = np.zeros(len(ops) + 1, "i")
+        if any(_each(ops, name)):
+            np.cumsum(np.fromiter(map(len, _each(ops, name)), "i", len(ops)), out=ends[1:])
+        given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1])))}
     named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
     clocks = len(streams) if len(streams) > 1 else 0
     numbers = counts | {f"{name}_and_end": count + 1 for name, count in counts.items()}
@@ -161,15 +165,20 @@ def _shape(graph: Graph) -> dict[str, Any]:
         **{name: given[name] for name in ("stream_of", "queue_from", "queue", "place", "user_from", "use_from", "wait_from")},
         **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
         **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
-        "survives": flags([tensor.persistent or tensor.kind in _LASTING for tensor in tensors]),
-        "kind": flags([_KIND[tensor.kind] for tensor in tensors]),
-        "size": longs([tensor.size_bytes for tensor in tensors]),
-        "workspace": longs([op.workspace_bytes for op in ops]),
+        "survives": flags(tensor.persistent or tensor.kind in _LASTING for tensor in tensors),
+        "kind": flags(map(_KIND.__getitem__, _each(tensors, "kind"))),
+        "size": longs(_each(tensors, "size_bytes")),
+        "workspace": longs(_each(ops, "workspace_bytes")) if any(_each(ops, "workspace_bytes")) else longs(np.zeros(len(ops), "q")),
     }
 
 
-def _by_op(ops: int, values: Mapping[int, int], none: int) -> npt.NDArray[Any]:
+def _each(listed: Sequence[Any], field: str) -> Iterator[Any]:
+    """A field of each: as no list, since what is freed of large graphs stays with the process."""
+    return map(attrgetter(field), listed)
+
+
+def _by_op(ops: int, values: Mapping[int, int], none: int = 0, code: str = "i") -> npt.NDArray[Any]:
     """A number for each op: ``none`` for those that have no value."""
-    found = np.full(ops, none, "q")
+    found = np.full(ops, none, code) if none else np.zeros(ops, code)
     found[list(values)] = list(values.values())
     return found

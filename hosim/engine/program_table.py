@@ -16,7 +16,7 @@ from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.loop_cells import RATES, SPEED, VALID, LoopCells
-from hosim.engine.program_base import ProgramBase
+from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 7
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
@@ -42,8 +42,7 @@ class ProgramTable:
     """
 
     def __init__(self, whole: ProgramBase, budget_bytes: int, room: Sequence[int], detailed: bool = False, decisions: int = 0) -> None:
-        self.graph, self.machine, self.flows = whole.graph, whole.machine, whole.flows
-        self._class_of, self._sizes = whole.class_of, whole.sizes
+        self.graph, self.machine, self.flows, self._class_of = whole.graph, whole.machine, whole.flows, whole.class_of
         self.base = ints(np.concatenate([[0], np.cumsum(room)]))
         planned = self.base[len(room)]
         self.moves: list[TableMove | None] = [None] * max(1, planned + decisions)
@@ -53,8 +52,8 @@ class ProgramTable:
         numbers = self._numbers()
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
-        fill(self.cells["users_left"], np.diff(self.cells["user_from"]))
-        self._blank = self.state.kept()
+        if not detailed:
+            fill(self.cells["rest"], rest_of(self.cells))
         self.loop = Loop(self.cells)
 
     def _numbers(self) -> dict[str, int]:
@@ -86,16 +85,17 @@ class ProgramTable:
         self.place(k, move)
         self.loop.link(k, move.after + 1)
 
-    def fill(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as columns.
 
         They are those of :class:`TableMove`, ``order`` being the place in the plan, and ``arrives``, the tier to whose ops each brings its
-        tensor (-1: none).
+        tensor (-1: none). They are taken away: of a large plan they are much.
         """
-        cells, tensors, channels = self.cells, columns["tensor"], columns["channel"]
-        for name, values in columns.items():
-            fill(cells[f"move_{name}"], values)
-        classes = np.zeros(len(tensors), "i")
+        cells, moves = self.cells, len(columns["tensor"])
+        for name in list(columns):
+            fill(cells[f"move_{name}"], columns.pop(name))
+        tensors, channels = (np.asarray(cells[f"move_{name}"])[:moves] for name in ("tensor", "channel"))
+        classes = np.zeros(moves, "i")
         for c, of in enumerate(self._class_of):
             classes[channels == c] = np.asarray(of)[tensors[channels == c]]
         sizes, alike = np.unique(np.asarray(cells["size"])[tensors], return_inverse=True)
@@ -104,7 +104,7 @@ class ProgramTable:
         fill(cells["move_class"], classes)
         fill(cells["move_high"], flows[:, 0])
         fill(cells["move_low"], flows[:, 1])
-        self.loop.plan(len(tensors))
+        self.loop.plan(moves)
 
     def place(self, k: int, move: TableMove) -> None:
         """Let a move have the place ``k``, whoever issues it."""
@@ -115,7 +115,7 @@ class ProgramTable:
         cells["move_channel"][k], cells["move_order"][k] = channel, order
         if channel >= 0:
             cells["move_class"][k] = self._class_of[channel][t]
-            self.flow(k, self._sizes[t] * NS_PER_S)
+            self.flow(k, cells["size"][t] * NS_PER_S)
 
     def flow(self, k: int, volume: int) -> None:
         """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second."""
@@ -125,7 +125,8 @@ class ProgramTable:
         """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""
         cells = self.cells
         self.loop.forget()
-        self.state.put_back(self._blank)
+        self.state.begin()
+        fill(cells["users_left"], np.diff(cells["user_from"]))
         for name in ("by_kind", "stalls", "slowed", "channel_figures"):
             fill(cells[name], [0] * len(cells[name]))
         for t, tiers in initial.items():

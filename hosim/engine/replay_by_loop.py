@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -104,15 +105,16 @@ class _LoopReplay:
         self.table.reset(self._starts)
         self.decisions = None if policy is None else Decisions(policy, self.table, hardware, self._decided)
 
-    def _put(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _put(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put the plan into the table."""
-        table, tensors = self.table, columns["tensor"]
+        table, moves = self.table, len(columns["tensor"])
         table.fill(columns)
-        for k in np.unique(np.asarray(table.cells["move_class"])[: len(tensors)][columns["channel"] >= 0]):
+        for k in set(compress(table.cells["move_class"], table.cells["copies"])):
             self._check_class(k)
         if self._factor is not None:  # volumes in order of issue, whichever move is issued first
-            for t in np.unique(tensors).tolist():
-                base = table.cells["next_volume"][t] = table.base[t]
+            for t in sorted(set(table.cells["move_tensor"][:moves])):
+                base = table.base[t]
+                table.cells["next_volume"][t] = base + 1
                 copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
                 for k in range(base, base + copies):
                     table.flow(k, self._volume(t))
@@ -147,7 +149,7 @@ class _LoopReplay:
         if status == ASYMMETRIC:
             raise UncoveredError(FOR_SOME)
         now, transfers = table.cells["scalars"][0], table.cells["scalars"][2]
-        if max(now, *self.base.sizes, 1) * (transfers + 1) > LARGEST:
+        if max(now, int(np.max(self.table.cells["size"])), 1) * (transfers + 1) > LARGEST:
             raise UncoveredError(TOO_LARGE)  # sums of waits and of bytes
         return status == ENDED and self._persists()
 
@@ -203,12 +205,13 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     for what, numbers, least, count in (("tensor", tensors, 0, len(plan.graph.tensors)), ("after", after, AT_START, len(plan.graph.ops))):
         for k in np.flatnonzero((numbers < least) | (numbers >= count)).tolist():
             raise PlanError(f"expected a position below {count}, got {numbers[k]}", where=f"cache_ops[{k}].{what}")
-    order = np.lexsort((after, tensors))  # stable
-    of = np.array(kinds, "q")[order]
+    order = np.lexsort((after, tensors)).astype("i")  # stable
+    of = np.array(kinds, "i")[order]
     by_hop = {
         "source": [hop.source for hop in hops],
         "target": [hop.destination for hop in hops],
         "channel": [hop.channel for hop in hops],
         "arrives": arrives,
     }
-    return {"tensor": tensors[order], "after": after[order], "order": order} | {name: np.array(each, "q")[of] for name, each in by_hop.items()}
+    plain = {"tensor": tensors[order].astype("i"), "after": after[order].astype("i"), "order": order}
+    return plain | {name: np.array(each, "i")[of] for name, each in by_hop.items()}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
 from hosim.costmodel import HELD_BYTES_PER_S
 from hosim.costmodel.transfers import Link, crossed_fabrics, is_pageable, max_min_rates
 from hosim.graph import Graph
@@ -79,7 +81,7 @@ class TransferRates:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
         if not where.curve and where.pageable_bytes_per_s is None:
-            return [self.class_of(channel, 0)] * len(tensors) if tensors else []
+            return memoryview(np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors))) if tensors else []  # one number
         alike: dict[tuple[int, str], int] = {}
         for t, tensor in enumerate(tensors):
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
