@@ -32,7 +32,8 @@ def make_tensors(names: Iterable[str], rows: list[TensorRow], made: list[Tensor]
 
 def make_ops(names: Iterable[str], rows: list[OpRow], named: list[int], made: list[Op]) -> None:
     """Make ops of the rows, which are those of the last names, and of what they name, and take both away."""
-    positions, end, outputs = tuple(named), 0, ()  # its slices are tuples
+    positions, end = tuple(named), 0  # its slices are tuples
+    outputs: tuple[int, ...] = ()
     named.clear()
     for name, row in zip(islice(names, len(made), None), rows, strict=True):
         kind, read, written, mutated, awaited, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message = row

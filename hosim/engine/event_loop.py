@@ -67,13 +67,15 @@ def _cells(code: str, values: Numbers) -> Cells:
     if not COMPILED:
         return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
     found = np.ascontiguousarray(values if isinstance(values, np.ndarray | list) else np.fromiter(values, code), code)
-    return memoryview((found if len(found) else np.zeros(1, code)).view("B")).cast(code)  # type: ignore[call-overload]
+    return (found if len(found) else np.zeros(1, code)).data.cast("B").cast(code)  # type: ignore[call-overload]
 
 
 def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
     """The arrays that a class of the loop declares to be made and that are no state; ``numbers`` are those of which sizes are products."""
     sizes = _sizes(declares, numbers, kept=False)
-    return {name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code)) for name, (code, size, first) in sizes.items()}
+    return {
+        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code)) for name, (code, size, first) in sizes.items()
+    }
 
 
 def _sizes(declares: type, numbers: Mapping[str, int], kept: bool) -> dict[str, tuple[str, int, int]]:
@@ -85,7 +87,7 @@ def _sizes(declares: type, numbers: Mapping[str, int], kept: bool) -> dict[str, 
 
 
 class StateCells:
-    """The arrays of a state, ``by_name``, which :meth:`kept` copies and :meth:`put_back` restores: those that a class of the loop declares."""
+    """The arrays of a state, ``by_name``, as a class of the loop declares them: :meth:`kept` copies and :meth:`put_back` restores them."""
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self.by_name: dict[str, Cells] = {}

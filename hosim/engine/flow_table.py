@@ -63,7 +63,9 @@ class FlowTable:
         if most * self.scale >= 1 << _RATE_BITS:
             raise UncoveredError(TOO_LARGE)
         number: dict[tuple[MemoryUse, str], int] = {}
-        self.pace_of = {i: number.setdefault((use, where.get(i, device)), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns}
+        self.pace_of = {
+            i: number.setdefault((use, where.get(i, device)), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns
+        }
         self._paced = list(number)
         self.uses = [use for use, _ in number]
         self.paces = max(1, len(number))

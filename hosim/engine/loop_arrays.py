@@ -1,15 +1,17 @@
 """How the classes of the loop declare their arrays: type, size and first values in one line each, from which all else follows.
 
-Tables make the arrays (:mod:`hosim.engine.event_loop`), the interpreted form takes them by name, and ``hatch_build.py`` declares them in the
-extension.
+Tables make the arrays (:mod:`hosim.engine.event_loop`), the interpreted form takes them by name, and ``hatch_build.py`` declares them in
+the extension.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-Int = int
-Flags = Ints = Longs = Any
+Int: TypeAlias = int
+Flags: TypeAlias = Any
+Ints: TypeAlias = Any
+Longs: TypeAlias = Any
 """One number; arrays of numbers of 8, 32 and 64 bits."""
 
 

@@ -2,8 +2,9 @@
 
 Five files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`, :mod:`~hosim.engine.loop_transfers`,
 :mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is docs/contract.md over the arrays of a program table
-(:mod:`hosim.engine.program_table`), one device, nothing looked up. With a compiler they become the extension ``compiled_loop``, with the
-types that ``compiled_loop.pxd`` gives; without one they run as they are, with the same results. They import nothing else.
+(:mod:`hosim.engine.program_table`), one device, nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler
+they become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all else with those of
+``compiled_loop.pxd``. Without one they run as they are, with the same results. They import nothing else.
 
 Arrays are indexed by op, tensor, stream, tier, channel, slot (an engine of a channel), move (a cache op), use (an op and a tensor that it
 uses), flow class and combination of flows; what is by two of them is row after row. Products of rates and times take up to 126 bits:

@@ -11,8 +11,8 @@ from hosim.engine.loop_cells import OUTPUT, READS, WRITES
 class LoopGraph:
     """Arrays of a graph made from others; compiled with the loop.
 
-    What op ``i`` names as inputs stands in ``inputs`` from ``inputs_from[i]`` on, and before ``inputs_from[i + 1]``; so all that has a
-    ``_from``. Of the last two, room for all that there may be is made. ``last`` and those after it are for the computation alone.
+    What op ``i`` names as inputs stands in ``inputs`` from ``inputs_from[i]`` on and before ``inputs_from[i + 1]``, and so does all that
+    has a ``_from``. Uses and waits get room for as many as there may be. ``last`` and what follows it are for the computation alone.
     """
 
     ops: Int
@@ -112,8 +112,8 @@ class LoopGraph:
     def list_waits(self, i: int) -> None:
         """Streams, and how many of their ops must have ended: those whose end the op before on the same stream does not imply.
 
-        ``clock`` is how many ops of each stream have surely ended when an op has; ``last`` is who wrote a tensor last, and ``read`` how many
-        ops of each stream must have ended that all have which read it since then.
+        ``clock`` is how many ops of each stream have surely ended when an op has. ``last`` is who wrote a tensor last, ``read`` how many
+        ops of each stream must have ended so that all have which read it since then.
         """
         s = self.stream_of[i]
         for r in range(self.streams):

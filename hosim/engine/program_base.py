@@ -145,7 +145,9 @@ def _shape(graph: Graph) -> dict[str, Any]:
     tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
     number = {name: s for s, name in enumerate(streams)}
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
-    given: dict[str, Any] = counts | {"stream_of": ints(number[op.stream] for op in ops) if len(streams) > 1 else ints(np.zeros(len(ops), "i"))}
+    given: dict[str, Any] = counts | {
+        "stream_of": ints(number[op.stream] for op in ops) if len(streams) > 1 else ints(np.zeros(len(ops), "i"))
+    }
     for name in ("inputs", "outputs", "mutates", "deps"):
         ends = np.zeros(len(ops) + 1, "i")
         if any(_each(ops, name)):

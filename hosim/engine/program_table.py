@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
-from hosim.engine.loop_cells import RATES, SPEED, VALID, LoopCells
+from hosim.engine.loop_cells import RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 7
@@ -41,7 +41,9 @@ class ProgramTable:
     are counted.
     """
 
-    def __init__(self, whole: ProgramBase, budget_bytes: int, room: Sequence[int], detailed: bool = False, decisions: int = 0) -> None:
+    def __init__(
+        self, whole: ProgramBase, budget_bytes: int, room: Sequence[int] | npt.NDArray[Any], detailed: bool = False, decisions: int = 0
+    ) -> None:
         self.graph, self.machine, self.flows, self._class_of = whole.graph, whole.machine, whole.flows, whole.class_of
         self.base = ints(np.concatenate([[0], np.cumsum(room)]))
         planned = self.base[len(room)]

@@ -6,7 +6,6 @@ It covers one device, or one that stands for all; static plans, runtime policies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any

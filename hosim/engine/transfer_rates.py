@@ -81,7 +81,7 @@ class TransferRates:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
         if not where.curve and where.pageable_bytes_per_s is None:
-            return memoryview(np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors))) if tensors else []  # one number
+            return np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors)).data if tensors else []  # one number
         alike: dict[tuple[int, str], int] = {}
         for t, tensor in enumerate(tensors):
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
