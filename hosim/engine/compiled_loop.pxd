@@ -44,6 +44,9 @@ cdef class LoopMemory(LoopCells):
     cdef bint may_go(self, int t, int r) noexcept
     @cython.locals(s=int, u=int)
     cdef bint in_use(self, int r, int t) noexcept
+    @cython.locals(r=int)
+    cdef int mark_memory(self, int m) noexcept
+    cdef int note_number(self, int m, long long number) noexcept
     @cython.locals(first=int, count=int, v=int, u=int, i=int)
     cdef int next_user(self, int t) noexcept
 
@@ -57,7 +60,9 @@ cdef class LoopTransfers(LoopMemory):
     cdef long long pinning(self, int r, int t) noexcept
     cdef void flow_move(self, int z, int k, long long now) noexcept
     cdef void flow(self, int z, int f, long long high, long long low, long long now) noexcept
-    @cython.locals(z=int, k=int)
+    @cython.locals(at="long long", z=int, c=int)
+    cdef long long next_end(self) noexcept
+    @cython.locals(z=int, k=int, c=int)
     cdef void end_transfers(self, long long now) noexcept
     @cython.locals(t=int, c=int)
     cdef void end_transfer(self, int z, int k, long long now) noexcept
@@ -72,6 +77,8 @@ cdef class LoopTransfers(LoopMemory):
     cdef void put_work(self, int s, wide work) noexcept
     @cython.locals(before=int, work=wide, speed=wide)
     cdef void set_speed(self, int s, int pace, int combination, long long now) noexcept
+    @cython.locals(now="long long", left=wide, passed=wide)
+    cdef int mark_transfer(self, int m, int z) noexcept
 
 
 cdef class LoopOps(LoopTransfers):
@@ -101,8 +108,10 @@ cdef class LoopOps(LoopTransfers):
     @cython.locals(s=int, c=int, busy=int)
     cdef bint idle(self) noexcept
     cpdef void again(self) noexcept
-    @cython.locals(at="long long", s=int, z=int)
+    @cython.locals(at="long long", s=int)
     cdef long long next_instant(self) noexcept
+    @cython.locals(i=int, now="long long", pace=int, work=wide, speed=wide)
+    cdef int mark_op(self, int m, int s) noexcept
     @cython.locals(c=int)
     cdef int outcome(self) noexcept
     @cython.locals(at="long long")
@@ -120,13 +129,8 @@ cdef class Loop(LoopOps):
     cpdef void forget(self) noexcept
     @cython.locals(count=int, end=int, j=int, k=int)
     cpdef void recall(self) noexcept
-    @cython.locals(noted=int, j=int, m=int, r=int, s=int, z=int)
+    @cython.locals(noted=int, j=int, m=int, s=int, z=int)
     cpdef int mark(self) noexcept
-    cdef int note_number(self, int m, long long number) noexcept
-    @cython.locals(i=int, now="long long", pace=int, work=wide, speed=wide)
-    cdef int mark_op(self, int m, int s) noexcept
-    @cython.locals(now="long long", left=wide, passed=wide)
-    cdef int mark_transfer(self, int m, int z) noexcept
     @cython.locals(k=int, j=int, t=int)
     cpdef void plan(self, int count) noexcept
     @cython.locals(r=int, passed=int, written=int, v=int, u=int, i=int)

@@ -71,7 +71,7 @@ def _cells(code: str, values: Numbers) -> Cells:
 
 
 def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
-    """The arrays that a class of the loop declares to be made and that are no state; ``numbers`` are those of which sizes are products."""
+    """The arrays that a class of the loop declares to be made and that are no state; ``numbers`` are those that sizes name."""
     sizes = _sizes(declares, numbers, kept=False)
     return {
         name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code)) for name, (code, size, first) in sizes.items()
@@ -82,8 +82,11 @@ def _sizes(declares: type, numbers: Mapping[str, int], kept: bool) -> dict[str, 
     """The type, the size and the first values of such arrays."""
     codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
     arrays = {name: each for name, each in vars(declares).items() if isinstance(each, Array) and each.kept == kept}
-    factors = {each.size: [int(part) if part.isdigit() else numbers[part] for part in each.size.split("*")] for each in arrays.values()}
-    return {name: (codes[declares.__annotations__[name]], max(1, prod(factors[a.size])), a.first) for name, a in arrays.items()}
+    sizes = {each.size: 0 for each in arrays.values()}
+    for size in sizes:
+        products = [[int(part) if part.isdigit() else numbers[part] for part in term.split("*")] for term in size.split("+")]
+        sizes[size] = max(1, sum(map(prod, products)))
+    return {name: (codes[declares.__annotations__[name]], sizes[each.size], each.first) for name, each in arrays.items()}
 
 
 class StateCells:

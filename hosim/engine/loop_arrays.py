@@ -16,7 +16,7 @@ Longs: TypeAlias = Any
 
 
 class Array(NamedTuple):
-    """An array that a table makes: so many numbers, a product of numbers of the table, all of them ``first``.
+    """An array that a table makes: so many numbers, a sum of products of numbers of the table, all of them ``first``.
 
     What is ``kept`` is the state of a run, which snapshots have.
     """

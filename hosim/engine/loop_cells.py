@@ -122,7 +122,7 @@ class LoopCells:
     move_low: Longs = made("moves")
     volume: Ints
     next_volume: Ints = made("tensors")
-    issue_head: Ints = made("issuers", -1)
+    issue_head: Ints = made("ops+1", -1)
     issue_next: Ints = made("moves")
     need_from: Ints = made("uses")
     need_to: Ints = made("uses")
@@ -173,9 +173,9 @@ class LoopCells:
     queue_next: Ints = made("moves")
     sequence: Longs = made("moves")
     issued_at: Longs = made("moves")
-    links: Ints = made("links")
+    links: Ints = made("3*moves+3")
     changed: Flags = made("tensors")
-    marks: Longs = made("marks")
+    marks: Longs = made("3*moves+3+3*tiers+6*streams+5*slots")
 
     # -- what a run tells -----------------------------------------------------------------------------------------
     peak: Longs = made("tiers")
@@ -186,9 +186,9 @@ class LoopCells:
     slowed: Longs = made("streams")
     channel_figures: Longs = made("7*channels")
     rest: Longs = made("ops")
-    op_idle: Longs = made("judged")
-    op_cause: Ints = made("judged")
-    op_held: Longs = made("judged")
+    op_idle: Longs = made("ops")
+    op_cause: Ints = made("ops")
+    op_held: Longs = made("ops")
 
     # -- room for what is handled within an instant ---------------------------------------------------------------
     due: Ints = made("moves")

@@ -28,12 +28,12 @@ class LoopGraph:
     deps: Ints
     stream_of: Ints
 
-    queue_from: Ints = made("streams_and_end")
+    queue_from: Ints = made("streams+1")
     queue: Ints = made("ops")
     place: Ints = made("ops")
-    user_from: Ints = made("tensors_and_end")
-    use_from: Ints = made("ops_and_end")
-    wait_from: Ints = made("ops_and_end")
+    user_from: Ints = made("tensors+1")
+    use_from: Ints = made("ops+1")
+    wait_from: Ints = made("ops+1")
     use_op: Ints = made("named")
     use_tensor: Ints = made("named")
     use_flags: Flags = made("named")

@@ -158,6 +158,19 @@ class LoopMemory(LoopCells):
                         return True
         return False
 
+    def mark_memory(self, m: int) -> int:
+        """Write down what the rest of a run depends on: what tiers hold."""
+        for r in range(self.tiers):
+            m = self.note_number(m, self.held[r])
+            m = self.note_number(m, self.pinned[r])
+            m = self.note_number(m, self.most_pinned[r])
+        return m
+
+    def note_number(self, m: int, number: int) -> int:
+        """Write one number down."""
+        self.marks[m] = number
+        return m + 1
+
     def next_user(self, t: int) -> int:
         """The use of a tensor by the first op listed that has not ended; -1 if there is none."""
         first = self.user_from[t]

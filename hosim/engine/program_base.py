@@ -155,8 +155,7 @@ def _shape(graph: Graph) -> dict[str, Any]:
         given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1])))}
     named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
     clocks = len(streams) if len(streams) > 1 else 0
-    numbers = counts | {f"{name}_and_end": count + 1 for name, count in counts.items()}
-    given |= made_cells(LoopGraph, numbers | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
+    given |= made_cells(LoopGraph, counts | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
     derivation = GraphLoop(given)
     derivation.derive()
     uses, waits = max(1, derivation.uses), max(1, derivation.waits)

@@ -51,20 +51,12 @@ class ProgramTable:
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
         self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": planned, **self._room_cells(budget_bytes)}
         self.cells |= {"move_from": self.base, "volume": ints(np.arange(len(self.moves)))}
-        numbers = self._numbers()
+        numbers = self.cells | {"moves": len(self.moves), "uses": self.cells["use_from"][self.cells["ops"]]}
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
         if not detailed:
             fill(self.cells["rest"], rest_of(self.cells))
         self.loop = Loop(self.cells)
-
-    def _numbers(self) -> dict[str, int]:
-        """The numbers of which sizes of arrays are products. Whole replays have no use for what only judgements ask."""
-        c, moves = self.cells, len(self.moves)
-        marks = 3 * moves + 3 + 3 * c["tiers"] + 6 * c["streams"] + 5 * c["slots"]
-        judged, links, marks = (0, moves, 0) if c["detailed"] else (c["ops"], 3 * moves + 3, marks)
-        more = {"moves": moves, "issuers": c["ops"] + 1, "uses": c["use_from"][c["ops"]], "judged": judged, "links": links, "marks": marks}
-        return more | {name: c[name] for name in ("ops", "tensors", "streams", "kinds", "tiers", "channels", "slots", "classes")}
 
     def _room_cells(self, budget_bytes: int) -> dict[str, Any]:
         machine, device = self.machine, self.cells["device"]
