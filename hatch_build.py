@@ -22,6 +22,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "binding": False,
     "annotation_typing": False,
+    "infer_types": True,
 }
 
 
