@@ -13,7 +13,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ENGINE = Path("hosim") / "engine"
 NAME = "compiled_loop"
-FILES = ("loop_cells", "loop_memory", "loop_transfers", "loop_ops", "loop")
+FILES = ("loop_cells", "loop_memory", "loop_transfers", "loop_ops", "loop", "loop_graph")
+TYPES = {"Int": "readonly int", "Flags": "unsigned char[::1]", "Ints": "int[::1]", "Longs": "long long[::1]"}
 DIRECTIVES = {
     "boundscheck": False,
     "wraparound": False,
@@ -21,6 +22,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "binding": False,
     "annotation_typing": False,
+    "infer_types": True,
 }
 
 
@@ -51,7 +53,11 @@ def compile_loop(root: Path, checked: bool = False) -> Path:
 
     types = root / ENGINE / f"{NAME}.pxd"
     known = sha256(b"".join([file.read_bytes() for file in (*sorted((root / ENGINE).glob("loop*.py")), types)])).hexdigest()
-    source = "\n\n".join([_without_imports((root / ENGINE / f"{name}.py").read_text()) for name in FILES] + ["Extension = Loop\n"])
+    source, declared = "", types.read_text()
+    for name in FILES:
+        written, declared = _with_arrays(_without_imports((root / ENGINE / f"{name}.py").read_text()), declared)
+        source += written + "\n\n"
+    source += "Extension, GraphExtension = Loop, LoopGraph\n"
     directives = DIRECTIVES | {"language_level": 3, "boundscheck": checked}
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch) / ENGINE
@@ -59,7 +65,7 @@ def compile_loop(root: Path, checked: bool = False) -> Path:
         for package in (there, there.parent):
             (package / "__init__.py").touch()
         (there / f"{NAME}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
-        (there / types.name).write_bytes(types.read_bytes())
+        (there / types.name).write_text(declared)
         flags = ["/O2"] if sys.platform == "win32" else ["-O1", "-g0"]
         before = Path.cwd()
         os.chdir(scratch)
@@ -79,3 +85,19 @@ def _without_imports(source: str) -> str:
     """A file from the first of its own statements on: what it imports stands before it in the module that they become."""
     first = next(node for node in ast.parse(source).body if not isinstance(node, ast.ImportFrom | ast.Expr))
     return "\n".join(source.splitlines()[first.lineno - 1 :])
+
+
+def _with_arrays(source: str, types: str) -> tuple[str, str]:
+    """The arrays that a class declares go over into the types, and the loop that takes them by name becomes a line for each."""
+    lines = source.splitlines()
+    for made in ast.parse(source).body:
+        arrays = {each.target.id: each for each in getattr(made, "body", ()) if isinstance(each, ast.AnnAssign)}
+        if not isinstance(made, ast.ClassDef) or not arrays:
+            continue
+        declared = [f"    cdef {TYPES[each.annotation.id]} {name}" for name, each in arrays.items()]
+        types = types.replace(f"cdef class {made.name}:", "\n".join([f"cdef class {made.name}:", *declared]))
+        taking = next(each for each in ast.walk(made) if isinstance(each, ast.For))
+        for each in (*arrays.values(), taking):
+            lines[each.lineno - 1 : each.end_lineno] = [""] * (each.end_lineno - each.lineno + 1)
+        lines[taking.lineno - 1] = "\n".join([f"        self.{name} = cells['{name}']" for name in arrays])
+    return "\n".join(lines), types

@@ -265,9 +265,10 @@ class Plan(Deriving, InCells):
             Tiers by the tensor's position.
         """
         tensors = self.graph.tensors
-        tiers: dict[int, tuple[str, ...]] = {t: (tensors[t].home or device_tier,) for t in self.graph.initial}
+        homes: dict[str | None, tuple[str, ...]] = {}
+        tiers = {t: homes.setdefault(home, (home or device_tier,)) for t in self.graph.initial for home in (tensors[t].home,)}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
-        return {t: where for t, where in sorted(tiers.items()) if where}
+        return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
     def count(self, op: str) -> int:
         """How many cache ops of one kind the plan has.

@@ -162,16 +162,14 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        held = [t if tensor.persistent else None for t, tensor in enumerate(self.tensors)]
-        seen = [False] * len(held)
-        for op in self.ops:
-            for t in op.inputs if not op.mutates else op.inputs + op.mutates:
-                if not seen[t]:
-                    seen[t] = True
-                    held[t] = t  # the integer that ops have: others would be many bytes
-            for t in op.outputs:
-                seen[t] = True
-        return tuple([t for t in held if t is not None])
+        positions = self.tensor_index.values() if "tensor_index" in vars(self) else range(len(self.tensors))  # integers that are there
+        held = [t for t, tensor in zip(positions, self.tensors, strict=True) if tensor.persistent]
+        unseen = {t for t, tensor in enumerate(self.tensors) if tensor.home and not tensor.persistent}  # the others are produced first
+        for op in self.ops if unseen else ():
+            early = unseen.intersection(op.inputs + op.mutates)
+            held += early
+            unseen -= early.union(op.outputs)
+        return tuple(sorted(held))
 
     @cached_property
     def survives(self) -> tuple[bool, ...]:

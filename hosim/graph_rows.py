@@ -33,10 +33,13 @@ def make_tensors(names: Iterable[str], rows: list[TensorRow], made: list[Tensor]
 def make_ops(names: Iterable[str], rows: list[OpRow], named: list[int], made: list[Op]) -> None:
     """Make ops of the rows, which are those of the last names, and of what they name, and take both away."""
     positions, end = tuple(named), 0  # its slices are tuples
+    outputs: tuple[int, ...] = ()
     named.clear()
     for name, row in zip(islice(names, len(made), None), rows, strict=True):
         kind, read, written, mutated, awaited, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message = row
         inputs = positions[end : (end := end + read)]
+        if inputs == outputs:
+            inputs = outputs  # the same tuple as the op before: chains are long
         outputs = positions[end : (end := end + written)]
         mutates = positions[end : (end := end + mutated)] if mutated else ()
         deps = positions[end : (end := end + awaited)] if awaited else ()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from hosim.engine import compiled_loop, loop
+import numpy as np
+import numpy.typing as npt
+
+from hosim.engine import compiled_loop, loop, loop_graph
+from hosim.engine.loop_arrays import Array
 
 Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants them."""
@@ -33,56 +37,82 @@ COMPILED = _is_compiled()
 """Whether simulations run compiled."""
 
 Loop: type[loop.Loop] = compiled_loop.Extension if COMPILED else loop.Loop
+GraphLoop: type[loop_graph.LoopGraph] = compiled_loop.GraphExtension if COMPILED else loop_graph.LoopGraph
+
+Numbers = Iterable[int] | npt.NDArray[Any]
 
 
-def ints(values: Iterable[int]) -> Cells:
+def ints(values: Numbers) -> Cells:
     """Numbers of 32 bits, at least one."""
     return _cells("i", values)
 
 
-def flags(values: Iterable[int]) -> Cells:
+def flags(values: Numbers) -> Cells:
     """Numbers of 8 bits, at least one."""
     return _cells("B", values)
 
 
-def longs(values: Iterable[int]) -> Cells:
+def longs(values: Numbers) -> Cells:
     """Numbers of 64 bits, at least one."""
     return _cells("q", values)
 
 
-def fill(cells: Cells, values: Sequence[int]) -> None:
+def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
     """Let the first of some numbers be these."""
-    if values:
-        cells[: len(values)] = memoryview(array(cells.format, values)) if COMPILED else values
+    if len(values):
+        cells[: len(values)] = _cells(cells.format if COMPILED else "", values)
 
 
-def _cells(code: str, values: Iterable[int]) -> Cells:
-    if COMPILED:
-        return memoryview(array(code, iter(values)) or array(code, [0]))  # not the bytes of values themselves
-    return list(values) or [0]
+def _cells(code: str, values: Numbers) -> Cells:
+    if not COMPILED:
+        return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
+    found = np.ascontiguousarray(values if isinstance(values, np.ndarray | list) else np.fromiter(values, code), code)
+    return (found if len(found) else np.zeros(1, code)).data.cast("B").cast(code)  # type: ignore[call-overload]
+
+
+def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
+    """The arrays that a class of the loop declares to be made and that are no state; ``numbers`` are those that sizes name."""
+    sizes = _sizes(declares, numbers, kept=False)
+    return {
+        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code)) for name, (code, size, first) in sizes.items()
+    }
+
+
+def _sizes(declares: type, numbers: Mapping[str, int], kept: bool) -> dict[str, tuple[str, int, int]]:
+    """The type, the size and the first values of such arrays."""
+    codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
+    arrays = {name: each for name, each in vars(declares).items() if isinstance(each, Array) and each.kept == kept}
+    sizes = {each.size: 0 for each in arrays.values()}
+    for size in sizes:
+        products = [[int(part) if part.isdigit() else numbers[part] for part in term.split("*")] for term in size.split("+")]
+        sizes[size] = max(1, sum(map(prod, products)))
+    return {name: (codes[declares.__annotations__[name]], sizes[each.size], each.first) for name, each in arrays.items()}
 
 
 class StateCells:
-    """The arrays of a state, which :meth:`kept` copies and :meth:`put_back` restores.
+    """The arrays of a state, ``by_name``, as a class of the loop declares them: :meth:`kept` copies and :meth:`put_back` restores them."""
 
-    ``sizes`` has how long each is; those that ``wide`` names are of 64 bits, those of ``narrow`` of 8, the others of 32.
-    """
-
-    def __init__(self, sizes: dict[str, int], wide: Sequence[str], narrow: Sequence[str]) -> None:
+    def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self.by_name: dict[str, Cells] = {}
         self._wholes: list[memoryview] = []
+        self._sizes = _sizes(declares, numbers, kept=True)
         if not COMPILED:
-            self.by_name = {name: [0] * max(1, size) for name, size in sizes.items()}
+            self.by_name = {name: [first] * size for name, (_, size, first) in self._sizes.items()}
             return
-        for code, bits in (("B", 1), ("i", 4), ("q", 8)):
-            of = {name: "q" if name in wide else "B" if name in narrow else "i" for name in sizes}
-            mine = {name: max(1, size) for name, size in sizes.items() if of[name] == code}
-            whole = memoryview(array(code, bytes(bits * sum(mine.values()))))
+        for code in "Biq":
+            mine = {name: size for name, (of, size, _) in self._sizes.items() if of == code}
+            whole = _cells(code, np.zeros(sum(mine.values()), code))
             self._wholes.append(whole.cast("B"))
             begin = 0
             for name, size in mine.items():
                 self.by_name[name] = whole[begin : begin + size]
                 begin += size
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the state what it is at first."""
+        for name, (code, size, first) in self._sizes.items():
+            fill(self.by_name[name], np.full(size, first, code))
 
     def kept(self) -> Any:
         """A copy of the state."""

@@ -40,12 +40,18 @@ class FlowTable:
     """The tables ``joined``, ``rate_of``, ``speed_high`` and ``speed_low`` of a loop, and the rows that it asks for.
 
     ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses`` are the ops that copies slow down, and
-    ``where`` has the tier in which each op runs.
+    ``where`` has the tier in which each op runs that does not run in the tier ``device``.
     Raises :class:`UncoveredError` where numbers become too large.
     """
 
     def __init__(
-        self, rates: TransferRates, flows: int, uses: Mapping[int, MemoryUse], where: Sequence[str], durations: Sequence[int]
+        self,
+        rates: TransferRates,
+        flows: int,
+        uses: Mapping[int, MemoryUse],
+        where: Mapping[int, str],
+        device: str,
+        durations: Sequence[int],
     ) -> None:
         self._rates = rates
         self.classes = max(1, len(rates.classes))
@@ -57,7 +63,9 @@ class FlowTable:
         if most * self.scale >= 1 << _RATE_BITS:
             raise UncoveredError(TOO_LARGE)
         number: dict[tuple[MemoryUse, str], int] = {}
-        self.pace_of = {i: number.setdefault((use, where[i]), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns}
+        self.pace_of = {
+            i: number.setdefault((use, where.get(i, device)), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns
+        }
         self._paced = list(number)
         self.uses = [use for use, _ in number]
         self.paces = max(1, len(number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel.transfers import route
@@ -48,11 +48,16 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
 
 def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
     """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError` if there is none of the name."""
-    at, found = hardware.tier_index, {}
-    for t, tiers in plan.residency(hardware.device_tier).items():
-        missing = [tier for tier in tiers if tier not in at]
-        if missing:
-            text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
-            raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
-        found[t] = tuple([at[tier] for tier in tiers])
+    at, known = hardware.tier_index, dict[tuple[str, ...], tuple[int, ...]]()
+    found: dict[int, Any] = plan.residency(hardware.device_tier)
+    for t in [t for t in found if not 0 <= t < len(plan.graph.tensors)]:
+        raise PlanError(f"expected the position of a tensor, below {len(plan.graph.tensors)}, got {t}", where="initial")
+    for t, tiers in found.items():
+        if tiers not in known:
+            missing = [tier for tier in tiers if tier not in at]
+            if missing:
+                text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
+                raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
+            known[tiers] = tuple([at[tier] for tier in tiers])
+        found[t] = known[tiers]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.engine.loop_cells import FREE, LATENT, LOW, WRITES
+from hosim.engine.loop_cells import FREE, WRITES
 from hosim.engine.loop_ops import LoopOps
 
 
@@ -83,11 +83,7 @@ class Loop(LoopOps):
         for j in range(1, self.links[0] + 1):
             if self.changed[self.move_tensor[self.links[j]]]:
                 return -1
-        m = 0
-        for r in range(self.tiers):
-            m = self.note_number(m, self.held[r])
-            m = self.note_number(m, self.pinned[r])
-            m = self.note_number(m, self.most_pinned[r])
+        m = self.mark_memory(0)
         for s in range(self.streams):
             m = self.mark_op(m, s)
         for z in range(self.slots):
@@ -95,47 +91,6 @@ class Loop(LoopOps):
         for j in range(noted):
             m = self.note_number(m, self.links[j])
         return m
-
-    def note_number(self, m: int, number: int) -> int:
-        """Write one number down."""
-        self.marks[m] = number
-        return m + 1
-
-    def mark_op(self, m: int, s: int) -> int:
-        """The op that a stream runs: when it ends, and what is left of one that copies slow down."""
-        i = self.running[s]
-        m = self.note_number(m, i)
-        if i < 0:
-            return m
-        now = self.scalars[0]
-        m = self.note_number(m, self.op_end[s] - now)
-        pace = self.pace_of[i]
-        if pace < 0:
-            return m
-        work = self.two(self.work_high[s], self.work_low[s])
-        speed = self.two(self.speed_high[self.paced[s] * self.paces + pace], self.speed_low[self.paced[s] * self.paces + pace])
-        if now > self.work_since[s]:
-            work -= (now - self.work_since[s]) * speed
-        m = self.note_number(m, max(0, self.work_since[s] - now))
-        m = self.note_number(m, self.paced[s])
-        m = self.note_number(m, work >> 62)
-        return self.note_number(m, work & LOW)
-
-    def mark_transfer(self, m: int, z: int) -> int:
-        """The transfer of a slot: when its phase ends, and what is left of it."""
-        m = self.note_number(m, self.slot_phase[z])
-        if self.slot_phase[z] == FREE:
-            return m
-        now = self.scalars[0]
-        m = self.note_number(m, self.slot_move[z])
-        m = self.note_number(m, self.until[z] - now)
-        if self.slot_phase[z] == LATENT:
-            return m
-        left = self.two(self.left_high[z], self.left_low[z])
-        passed = now - self.flow_since[z]
-        left -= passed * self.rate[z]
-        m = self.note_number(m, left >> 62)
-        return self.note_number(m, left & LOW)
 
     def plan(self, count: int) -> None:
         """Take a whole plan, whose moves stand tensor by tensor in order of issue: when each is issued, and what each use waits for."""

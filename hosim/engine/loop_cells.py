@@ -2,8 +2,9 @@
 
 Five files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`, :mod:`~hosim.engine.loop_transfers`,
 :mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is docs/contract.md over the arrays of a program table
-(:mod:`hosim.engine.program_table`), one device, nothing looked up. With a compiler they become the extension ``compiled_loop``, with the
-types that ``compiled_loop.pxd`` gives; without one they run as they are, with the same results. They import nothing else.
+(:mod:`hosim.engine.program_table`), one device, nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler
+they become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all else with those of
+``compiled_loop.pxd``. Without one they run as they are, with the same results. They import nothing else.
 
 Arrays are indexed by op, tensor, stream, tier, channel, slot (an engine of a channel), move (a cache op), use (an op and a tensor that it
 uses), flow class and combination of flows; what is by two of them is row after row. Products of rates and times take up to 126 bits:
@@ -13,6 +14,8 @@ these are computed in 128, and kept as two limbs of 62.
 from __future__ import annotations
 
 from typing import Any
+
+from hosim.engine.loop_arrays import Flags, Int, Ints, Longs, made, state
 
 SOURCE = ""
 """Of the extension: the hash of the source from which it was compiled."""
@@ -45,167 +48,158 @@ DEPENDENCY, TRANSFER, CAPACITY, RUNTIME = 0, 1, 2, 3
 
 
 class LoopCells:
-    """The arrays of ``cells``: what no plan changes, what the plan says, the state, and what a run tells."""
+    """The table: every array, with its type and, unless it is given, its size. ``hatch_build.py`` declares them in the extension."""
+
+    # -- the graph and its durations -----------------------------------------------------------------------------
+    ops: Int
+    tensors: Int
+    streams: Int
+    main: Int
+    kinds: Int
+    queue_from: Ints
+    queue: Ints
+    stream_of: Ints
+    place: Ints
+    wait_from: Ints
+    wait_stream: Ints
+    wait_count: Ints
+    use_from: Ints
+    use_op: Ints
+    use_tensor: Ints
+    use_flags: Flags
+    user_from: Ints
+    user: Ints
+    survives: Flags
+    kind: Flags
+    size: Longs
+    workspace: Longs
+    duration: Longs
+
+    # -- the machine, and how copies and ops share it ------------------------------------------------------------
+    tiers: Int
+    device: Int
+    elsewhere: Int
+    deciding: Int
+    planned: Int
+    channels: Int
+    slots: Int
+    engines: Int
+    classes: Int
+    best: Longs
+    paces: Int
+    detailed: Int
+    where: Ints
+    capacity: Longs
+    part: Longs
+    slot_from: Ints
+    latency: Longs
+    pin: Longs
+    pooled: Ints
+    send_class: Ints
+    send_high: Longs
+    send_low: Longs
+    pace_of: Ints
+    launch: Longs
+    whole_high: Longs
+    whole_low: Longs
+    joined: Ints
+    rate_of: Longs
+    speed_high: Longs
+    speed_low: Longs
+
+    # -- the plan -------------------------------------------------------------------------------------------------
+    move_from: Ints
+    copies: Ints = made("moves")
+    move_tensor: Ints = made("moves")
+    move_source: Ints = made("moves")
+    move_target: Ints = made("moves")
+    move_channel: Ints = made("moves")
+    move_class: Ints = made("moves")
+    move_after: Ints = made("moves")
+    move_arrives: Ints = made("moves")
+    move_order: Longs = made("moves")
+    move_high: Longs = made("moves")
+    move_low: Longs = made("moves")
+    volume: Ints
+    next_volume: Ints = made("tensors")
+    issue_head: Ints = made("ops+1", -1)
+    issue_next: Ints = made("moves")
+    need_from: Ints = made("uses")
+    need_to: Ints = made("uses")
+
+    # -- the state of a run; scalars: now, ops ended, transfers issued, the last transfer's end and its tensor -------
+    scalars: Longs = state("5")
+    done: Ints = state("streams")
+    running: Ints = state("streams", -1)
+    here: Flags = state("tiers*tensors")
+    users_left: Ints = state("tensors")
+    users_ended: Ints = state("tensors")
+    released: Flags = state("tensors")
+    moving: Flags = state("tensors")
+    ended: Flags = state("moves")
+    busy: Ints = state("channels")
+    slot_move: Ints = state("slots")
+    slot_phase: Ints = state("slots")
+    slot_class: Ints = state("slots")
+    blamed: Ints = state("streams", -1)
+    paced: Ints = state("streams", -1)
+    flowing: Ints = state("classes")
+    held: Longs = state("tiers")
+    pinned: Longs = state("tiers")
+    most_pinned: Longs = state("tiers")
+    op_end: Longs = state("streams", NEVER)
+    began: Longs = state("streams")
+    free_since: Longs = state("streams")
+    inspected_at: Longs = state("streams", -1)
+    dependency_met: Longs = state("streams", -1)
+    residency_met: Longs = state("streams", -1)
+    work_since: Longs = state("streams")
+    work_high: Longs = state("streams")
+    work_low: Longs = state("streams")
+    until: Longs = state("slots", NEVER)
+    started: Longs = state("slots")
+    flows_from: Longs = state("slots")
+    flow_since: Longs = state("slots")
+    left_high: Longs = state("slots")
+    left_low: Longs = state("slots")
+    rate: Longs = state("slots")
+
+    # -- what is issued and not over, of each tensor and of each channel: a snapshot has it as Loop.note lists it -----
+    pending_head: Ints = made("tensors", -1)
+    pending_tail: Ints = made("tensors")
+    pending_next: Ints = made("moves")
+    queue_head: Ints = made("channels", -1)
+    queue_tail: Ints = made("channels")
+    queue_next: Ints = made("moves")
+    sequence: Longs = made("moves")
+    issued_at: Longs = made("moves")
+    links: Ints = made("3*moves+3")
+    changed: Flags = made("tensors")
+    marks: Longs = made("3*moves+3+3*tiers+6*streams+5*slots")
+
+    # -- what a run tells -----------------------------------------------------------------------------------------
+    peak: Longs = made("tiers")
+    peak_at: Longs = made("tiers")
+    by_kind: Longs = made("tiers*kinds")
+    peak_by_kind: Longs = made("tiers*kinds")
+    stalls: Longs = made("4*streams")
+    slowed: Longs = made("streams")
+    channel_figures: Longs = made("7*channels")
+    rest: Longs = made("ops")
+    op_idle: Longs = made("ops")
+    op_cause: Ints = made("ops")
+    op_held: Longs = made("ops")
+
+    # -- room for what is handled within an instant ---------------------------------------------------------------
+    due: Ints = made("moves")
+    recent: Ints = made("moves")
+    issues: Ints = made("moves")
+    blocked: Ints = made("channels")
+    latest: Ints = made("tiers")
 
     def __init__(self, cells: Any) -> None:
-        self.take_graph(cells)
-        self.take_machine(cells)
-        self.take_plan(cells)
-        self.take_state(cells)
-        self.take_links(cells)
-        self.take_figures(cells)
-
-    def take_graph(self, cells: Any) -> None:
-        """The arrays that depend on the graph and its durations alone."""
-        self.ops = cells["ops"]
-        self.tensors = cells["tensors"]
-        self.streams = cells["streams"]
-        self.main = cells["main"]
-        self.kinds = cells["kinds"]
-        self.queue_from = cells["queue_from"]
-        self.queue = cells["queue"]
-        self.stream_of = cells["stream_of"]
-        self.place = cells["place"]
-        self.wait_from = cells["wait_from"]
-        self.wait_stream = cells["wait_stream"]
-        self.wait_count = cells["wait_count"]
-        self.use_from = cells["use_from"]
-        self.use_op = cells["use_op"]
-        self.use_tensor = cells["use_tensor"]
-        self.use_flags = cells["use_flags"]
-        self.user_from = cells["user_from"]
-        self.user = cells["user"]
-        self.survives = cells["survives"]
-        self.kind = cells["kind"]
-        self.size = cells["size"]
-        self.workspace = cells["workspace"]
-        self.duration = cells["duration"]
-        self.rest = cells["rest"]
-
-    def take_machine(self, cells: Any) -> None:
-        """The arrays that depend on the machine, and on how copies and ops share it."""
-        self.tiers = cells["tiers"]
-        self.device = cells["device"]
-        self.where = cells["where"]
-        self.elsewhere = cells["elsewhere"]
-        self.deciding = cells["deciding"]
-        self.planned = cells["planned"]
-        self.channels = cells["channels"]
-        self.slots = cells["slots"]
-        self.engines = cells["engines"]
-        self.classes = cells["classes"]
-        self.paces = cells["paces"]
-        self.capacity = cells["capacity"]
-        self.part = cells["part"]
-        self.slot_from = cells["slot_from"]
-        self.latency = cells["latency"]
-        self.pin = cells["pin"]
-        self.pooled = cells["pooled"]
-        self.send_class = cells["send_class"]
-        self.send_high = cells["send_high"]
-        self.send_low = cells["send_low"]
-        self.pace_of = cells["pace_of"]
-        self.launch = cells["launch"]
-        self.whole_high = cells["whole_high"]
-        self.whole_low = cells["whole_low"]
-        self.joined = cells["joined"]
-        self.rate_of = cells["rate_of"]
-        self.speed_high = cells["speed_high"]
-        self.speed_low = cells["speed_low"]
-
-    def take_plan(self, cells: Any) -> None:
-        """The arrays that a plan fills."""
-        self.copies = cells["copies"]
-        self.move_tensor = cells["move_tensor"]
-        self.move_source = cells["move_source"]
-        self.move_target = cells["move_target"]
-        self.move_channel = cells["move_channel"]
-        self.move_class = cells["move_class"]
-        self.move_order = cells["move_order"]
-        self.move_from = cells["move_from"]
-        self.move_after = cells["move_after"]
-        self.move_arrives = cells["move_arrives"]
-        self.move_high = cells["move_high"]
-        self.move_low = cells["move_low"]
-        self.move_best = cells["move_best"]
-        self.next_volume = cells["next_volume"]
-        self.volume = cells["volume"]
-        self.issue_head = cells["issue_head"]
-        self.issue_next = cells["issue_next"]
-        self.need_from = cells["need_from"]
-        self.need_to = cells["need_to"]
-
-    def take_state(self, cells: Any) -> None:
-        """The arrays that a run changes: ``scalars`` are now, ops ended, transfers issued, the last transfer's end and its tensor."""
-        self.scalars = cells["scalars"]
-        self.done = cells["done"]
-        self.running = cells["running"]
-        self.here = cells["here"]
-        self.users_left = cells["users_left"]
-        self.users_ended = cells["users_ended"]
-        self.released = cells["released"]
-        self.moving = cells["moving"]
-        self.ended = cells["ended"]
-        self.busy = cells["busy"]
-        self.slot_move = cells["slot_move"]
-        self.slot_phase = cells["slot_phase"]
-        self.slot_class = cells["slot_class"]
-        self.blamed = cells["blamed"]
-        self.paced = cells["paced"]
-        self.flowing = cells["flowing"]
-        self.held = cells["held"]
-        self.pinned = cells["pinned"]
-        self.most_pinned = cells["most_pinned"]
-        self.op_end = cells["op_end"]
-        self.began = cells["began"]
-        self.free_since = cells["free_since"]
-        self.inspected_at = cells["inspected_at"]
-        self.dependency_met = cells["dependency_met"]
-        self.residency_met = cells["residency_met"]
-        self.work_since = cells["work_since"]
-        self.work_high = cells["work_high"]
-        self.work_low = cells["work_low"]
-        self.until = cells["until"]
-        self.started = cells["started"]
-        self.flows_from = cells["flows_from"]
-        self.flow_since = cells["flow_since"]
-        self.left_high = cells["left_high"]
-        self.left_low = cells["left_low"]
-        self.rate = cells["rate"]
-
-    def take_links(self, cells: Any) -> None:
-        """What is issued and not over: of each tensor, and of each channel. A snapshot keeps it as :meth:`note` lists it."""
-        self.pending_head = cells["pending_head"]
-        self.pending_tail = cells["pending_tail"]
-        self.pending_next = cells["pending_next"]
-        self.queue_head = cells["queue_head"]
-        self.queue_tail = cells["queue_tail"]
-        self.queue_next = cells["queue_next"]
-        self.sequence = cells["sequence"]
-        self.issued_at = cells["issued_at"]
-        self.links = cells["links"]
-        self.changed = cells["changed"]
-        self.marks = cells["marks"]
-
-    def take_figures(self, cells: Any) -> None:
-        """What a run tells, and room for what is handled within an instant."""
-        self.peak = cells["peak"]
-        self.peak_at = cells["peak_at"]
-        self.by_kind = cells["by_kind"]
-        self.peak_by_kind = cells["peak_by_kind"]
-        self.stalls = cells["stalls"]
-        self.slowed = cells["slowed"]
-        self.channel_figures = cells["channel_figures"]
-        self.op_idle = cells["op_idle"]
-        self.op_cause = cells["op_cause"]
-        self.op_held = cells["op_held"]
-        self.due = cells["due"]
-        self.recent = cells["recent"]
-        self.issues = cells["issues"]
-        self.blocked = cells["blocked"]
-        self.latest = cells["latest"]
-        self.detailed = cells["detailed"]
-        self.recording = 1
+        self.take(cells)
+        self.recording = 1 - self.detailed
         self.at = self.streams + 1
         self.decided = 0
         self.due_count = 0
@@ -218,6 +212,11 @@ class LoopCells:
         self.culprit = -1
         self.instants = 0
         self.limit = NEVER
+
+    def take(self, cells: Any) -> None:
+        """Let the arrays be those of ``cells``."""
+        for name in LoopCells.__annotations__:
+            setattr(self, name, cells[name])
 
     def two(self, high: int, low: int) -> int:
         """A number of two limbs."""

@@ -15,6 +15,16 @@ class LoopMemory(LoopCells):
         if self.detailed:
             self.by_kind[r * self.kinds + self.kind[t]] += self.size[t]
 
+    def begin_with(self, r: int, t: int, there: int) -> None:
+        """At time 0 a tensor has a valid copy in a tier, or none."""
+        change = self.size[t] * (there - (self.here[r * self.tensors + t] == VALID))
+        self.here[r * self.tensors + t] = VALID if there else ABSENT
+        self.held[r] += change
+        self.by_kind[r * self.kinds + self.kind[t]] += change
+        if self.pin[r * self.kinds + self.kind[t]]:
+            self.pinned[r] += change
+            self.most_pinned[r] = self.pinned[r]
+
     def give_back(self, r: int, t: int) -> None:
         """The bytes of a tensor in a tier are free again."""
         self.here[r * self.tensors + t] = ABSENT
@@ -73,8 +83,8 @@ class LoopMemory(LoopCells):
             self.sequence[k] = self.scalars[2]
             self.scalars[2] += 1
             self.issued_at[k] = self.scalars[0]
-            if self.next_volume[t] >= 0:
-                self.volume[k] = self.next_volume[t]
+            if self.next_volume[t] > 0:
+                self.volume[k] = self.next_volume[t] - 1
                 self.next_volume[t] += 1
             self.append_queue(c, k)
         self.append_pending(t, k)
@@ -147,6 +157,19 @@ class LoopMemory(LoopCells):
                     if self.use_tensor[u] == t:
                         return True
         return False
+
+    def mark_memory(self, m: int) -> int:
+        """Write down what the rest of a run depends on: what tiers hold."""
+        for r in range(self.tiers):
+            m = self.note_number(m, self.held[r])
+            m = self.note_number(m, self.pinned[r])
+            m = self.note_number(m, self.most_pinned[r])
+        return m
+
+    def note_number(self, m: int, number: int) -> int:
+        """Write one number down."""
+        self.marks[m] = number
+        return m + 1
 
     def next_user(self, t: int) -> int:
         """The use of a tensor by the first op listed that has not ended; -1 if there is none."""

@@ -11,6 +11,7 @@ from hosim.engine.loop_cells import (
     ENDED,
     INSPECTS,
     LATE,
+    LOW,
     NEVER,
     OUTPUT,
     PENDING,
@@ -266,7 +267,7 @@ class LoopOps(LoopTransfers):
 
     def next_instant(self) -> int:
         """When the next op, phase of a transfer or inspection ends."""
-        at = NEVER
+        at = self.next_end()
         if self.deciding:
             for s in range(self.streams):
                 if self.scalars[0] < self.inspected_at[s] < at:
@@ -274,10 +275,27 @@ class LoopOps(LoopTransfers):
         for s in range(self.streams):
             if self.op_end[s] < at:
                 at = self.op_end[s]
-        for z in range(self.slots):
-            if self.until[z] < at:
-                at = self.until[z]
         return at
+
+    def mark_op(self, m: int, s: int) -> int:
+        """Write down the op that a stream runs: when it ends, and what is left of one that copies slow down."""
+        i = self.running[s]
+        m = self.note_number(m, i)
+        if i < 0:
+            return m
+        now = self.scalars[0]
+        m = self.note_number(m, self.op_end[s] - now)
+        pace = self.pace_of[i]
+        if pace < 0:
+            return m
+        work = self.two(self.work_high[s], self.work_low[s])
+        speed = self.two(self.speed_high[self.paced[s] * self.paces + pace], self.speed_low[self.paced[s] * self.paces + pace])
+        if now > self.work_since[s]:
+            work -= (now - self.work_since[s]) * speed
+        m = self.note_number(m, max(0, self.work_since[s] - now))
+        m = self.note_number(m, self.paced[s])
+        m = self.note_number(m, work >> 62)
+        return self.note_number(m, work & LOW)
 
     def outcome(self) -> int:
         """Nothing is under way: whether all has ended."""

@@ -95,6 +95,14 @@ class LoopTransfers(LoopMemory):
         self.until[z] = NEVER
         self.dirty = 1
 
+    def next_end(self) -> int:
+        """When the next phase of a transfer ends."""
+        at = NEVER
+        for z in range(self.slots):
+            if self.until[z] < at:
+                at = self.until[z]
+        return at
+
     def end_transfers(self, now: int) -> None:
         """Latencies, transfers and what collectives send end."""
         for z in range(self.slots):
@@ -142,7 +150,8 @@ class LoopTransfers(LoopMemory):
     def alone(self, k: int) -> int:
         """For how many nanoseconds a transfer would flow that shares nothing."""
         volume = self.two(self.move_high[self.volume[k]], self.move_low[self.volume[k]])
-        ns: int = (volume + self.move_best[k] - 1) // self.move_best[k]
+        best = self.best[self.move_class[k]]
+        ns: int = (volume + best - 1) // best
         return ns
 
     def interrupted(self, t: int) -> None:
@@ -216,3 +225,19 @@ class LoopTransfers(LoopMemory):
         else:
             work = (work + speed - 1) // speed
             self.op_end[s] = self.work_since[s] + work if work < NEVER - self.work_since[s] else NEVER
+
+    def mark_transfer(self, m: int, z: int) -> int:
+        """Write down the transfer of a slot: when its phase ends, and what is left of it."""
+        m = self.note_number(m, self.slot_phase[z])
+        if self.slot_phase[z] == FREE:
+            return m
+        now = self.scalars[0]
+        m = self.note_number(m, self.slot_move[z])
+        m = self.note_number(m, self.until[z] - now)
+        if self.slot_phase[z] == LATENT:
+            return m
+        left = self.two(self.left_high[z], self.left_low[z])
+        passed = now - self.flow_since[z]
+        left -= passed * self.rate[z]
+        m = self.note_number(m, left >> 62)
+        return self.note_number(m, left & LOW)

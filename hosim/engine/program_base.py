@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import Any
 
-from hosim.analysis import HappensBefore
+import numpy as np
+import numpy.typing as npt
+
 from hosim.costmodel import MemoryUse, copy_uses, op_durations, with_memories
 from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, crossed_fabrics, pin_ns, sent_bytes
-from hosim.engine.event_loop import ints, longs
+from hosim.engine.event_loop import GraphLoop, flags, ints, longs, made_cells
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
-from hosim.engine.loop_cells import LOW, OUTPUT, READS, WRITES
+from hosim.engine.loop_cells import LOW
+from hosim.engine.loop_graph import LoopGraph
 from hosim.engine.transfer_rates import TransferRates
-from hosim.graph import Graph
+from hosim.graph import KINDS, Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
+from hosim.units import LARGEST
 
 LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
 """What all ops together may take and hold, to be counted exactly."""
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
+
+_LASTING = frozenset([kind for kind in KINDS if Tensor(kind, 0, kind, persistent=False).survives])
 
 
 class ProgramBase:
@@ -43,23 +49,24 @@ class ProgramBase:
         fastest = bytes_per_s_over_links(machine) or 1
         most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
         sends = {i: rates.collective(rate) for i, rate in most.items()}
-        self.sizes = [tensor.size_bytes for tensor in graph.tensors]
-        where = [tier_of(op, machine) for op in graph.ops]
+        ops, where, device = len(graph.ops), {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere}, machine.device_tier
         engines = sum([channel.engines for channel in machine.channels])
         crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if sends else 0
-        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, durations)
-        volumes = [self.flows.scaled(most[i] * durations[i]) if i in most else (0, 0) for i in range(len(durations))]
+        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, device, durations)
+        self.best = [rates.alone(k) * self.flows.scale for k in range(len(rates.classes))]
+        volumes = {i: self.flows.scaled(rate * durations[i]) for i, rate in most.items()}
+        sent_on = ops if volumes else 0
         self.cells = graph_cells(graph, durations) | {
             "tiers": len(machine.tiers),
-            "device": machine.tier_index[machine.device_tier],
-            "where": ints([machine.tier_index[tier] for tier in where]),
+            "device": machine.tier_index[device],
+            "where": ints(_by_op(ops, {i: machine.tier_index[tier] for i, tier in where.items()}, machine.tier_index[device])),
             "elsewhere": int(bool(graph.elsewhere)),
             "channels": len(machine.channels),
             "engines": engines,
             "slots": engines + (len(graph.streams) if sends else 0),
-            "send_class": ints([sends.get(i, -1) for i in range(len(durations))]),
-            "send_high": longs([high for high, _ in volumes]),
-            "send_low": longs([low for _, low in volumes]),
+            "send_class": ints(_by_op(ops, sends, -1)),
+            "send_high": longs(_by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, code="q")),
+            "send_low": longs(_by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, code="q")),
             **self._machine_cells(),
         }
 
@@ -69,12 +76,13 @@ class ProgramBase:
         pins = [0 if tier == machine.device_tier else pin_ns(machine, tier, kind) for tier, kind in below]
         return {
             "classes": flows.classes,
+            "best": longs([min(rate, LARGEST) for rate in self.best]),
             "paces": flows.paces,
             "slot_from": ints(accumulate([channel.engines for channel in machine.channels], initial=0)),
             "latency": longs([channel.latency_ns for channel in machine.channels]),
             "pin": longs(pins),
             "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
-            "pace_of": ints([flows.pace_of.get(i, -1) for i in range(len(self.durations))]),
+            "pace_of": ints(_by_op(len(self.durations), flows.pace_of, -1)),
             "launch": longs([use.launch_ns for use in flows.uses]),
             "whole_high": longs([whole >> 62 for whole in flows.wholes]),
             "whole_low": longs([whole & LOW for whole in flows.wholes]),
@@ -112,82 +120,66 @@ def jittered_base(graph: Graph, hardware: Hardware, competes: bool, durations: S
 def _check_sums(graph: Graph, machine: Hardware, durations: Sequence[int]) -> None:
     """Raise :class:`UncoveredError` where times or bytes may not fit 63 bits when they are added up."""
     waits = [*(channel.latency_ns for channel in machine.channels), *(tier.pin_ns for tier in machine.tiers), machine.inspect_ns]
-    sizes = sum([tensor.size_bytes for tensor in graph.tensors]) + sum([op.workspace_bytes for op in graph.ops])
+    sizes = sum(_each(graph.tensors, "size_bytes")) + sum(_each(graph.ops, "workspace_bytes"))
     if max(sum(durations), *waits) >= LONGEST_NS or sizes >= MOST_BYTES:
         raise UncoveredError(TOO_LARGE)
 
 
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
     """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
-    rest = [0] * len(graph.ops)
-    for queue in graph.derived(HappensBefore).queues:
-        for i, left in zip(reversed(queue), accumulate([durations[i] for i in reversed(queue)]), strict=True):
-            rest[i] = left
-    return graph.derived(_shape) | {"duration": longs(durations), "rest": longs(rest)}
+    return graph.derived(_shape) | {"duration": longs(durations)}
+
+
+def rest_of(cells: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """What each op and those after it on its stream take."""
+    duration, queue = np.asarray(cells["duration"]), np.asarray(cells["queue"])
+    rest = np.zeros_like(duration)
+    for begin, end in pairwise(cells["queue_from"]):
+        backwards = queue[begin:end][::-1]
+        rest[backwards] = np.cumsum(duration[backwards])
+    return rest
 
 
 def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
-    order = graph.derived(HappensBefore)
-    waits = _waits(graph, order)
-    used, flags, use_op = array("i"), array("i"), array("i")
-    use_from, user_from = [0], [0] * (len(graph.tensors) + 1)
-    for i, op in enumerate(graph.ops):
-        mine = dict.fromkeys(op.inputs, READS)
-        for t in op.outputs:
-            mine[t] = mine.get(t, 0) | WRITES | OUTPUT
-        for t in op.mutates:
-            mine[t] = mine.get(t, 0) | READS | WRITES
-        used.extend(mine)
-        flags.extend(mine.values())
-        use_op.extend([i] * len(mine))
-        use_from.append(len(used))
-        for t in mine:
-            user_from[t + 1] += 1
-    user_from = list(accumulate(user_from))
-    user, places = array("i", bytes(4 * len(used))), user_from.copy()
-    for u, t in enumerate(used):
-        user[places[t]] = u
-        places[t] += 1
-    streams, tensors = list(graph.streams), graph.tensors
+    tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
+    number = {name: s for s, name in enumerate(streams)}
+    counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
+    given: dict[str, Any] = counts | {
+        "stream_of": ints(number[op.stream] for op in ops) if len(streams) > 1 else ints(np.zeros(len(ops), "i"))
+    }
+    for name in ("inputs", "outputs", "mutates", "deps"):
+        ends = np.zeros(len(ops) + 1, "i")
+        if any(_each(ops, name)):
+            np.cumsum(np.fromiter(map(len, _each(ops, name)), "i", len(ops)), out=ends[1:])
+        given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1])))}
+    named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
+    clocks = len(streams) if len(streams) > 1 else 0
+    given |= made_cells(LoopGraph, counts | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
+    derivation = GraphLoop(given)
+    derivation.derive()
+    uses, waits = max(1, derivation.uses), max(1, derivation.waits)
     return {
-        "ops": len(graph.ops),
-        "tensors": len(tensors),
-        "streams": len(streams),
+        **counts,
         "main": streams.index(graph.main_stream) if streams else -1,
         "kinds": len(LEDGER_KINDS),
-        "queue_from": ints(accumulate([len(queue) for queue in order.queues], initial=0)),
-        "queue": ints([i for queue in order.queues for i in queue]),
-        "stream_of": ints(order.stream_of),
-        "place": ints(order.place),
-        "wait_from": ints(accumulate(map(len, waits), initial=0)),
-        "wait_stream": ints([s for wait in waits for s, _ in wait]),
-        "wait_count": ints([count for wait in waits for _, count in wait]),
-        "use_from": ints(use_from),
-        "use_op": ints(use_op),
-        "use_tensor": ints(used),
-        "use_flags": ints(flags),
-        "user_from": ints(user_from),
-        "user": ints(user),
-        "survives": ints([int(tensor.survives) for tensor in tensors]),
-        "kind": ints([_KIND[tensor.kind] for tensor in tensors]),
-        "size": longs([tensor.size_bytes for tensor in tensors]),
-        "workspace": longs([op.workspace_bytes for op in graph.ops]),
+        **{name: given[name] for name in ("stream_of", "queue_from", "queue", "place", "user_from", "use_from", "wait_from")},
+        **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
+        **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
+        "survives": flags(tensor.persistent or tensor.kind in _LASTING for tensor in tensors),
+        "kind": flags(map(_KIND.__getitem__, _each(tensors, "kind"))),
+        "size": longs(_each(tensors, "size_bytes")),
+        "workspace": longs(_each(ops, "workspace_bytes")) if any(_each(ops, "workspace_bytes")) else longs(np.zeros(len(ops), "q")),
     }
 
 
-def _waits(graph: Graph, order: HappensBefore) -> list[Sequence[tuple[int, int]]]:
-    """What each op waits for on other streams: producers that need not have ended when the op before on the same stream has.
+def _each(listed: Sequence[Any], field: str) -> Iterator[Any]:
+    """A field of each: as no list, since what is freed of large graphs stays with the process."""
+    return map(attrgetter(field), listed)
 
-    Each is a stream, and how many of its ops must have ended.
-    """
-    waits: list[Sequence[tuple[int, int]]] = [()] * len(graph.ops)
-    for i, producers in enumerate(graph.producers if not order.single else ()):
-        known = order.known_before(i)
-        missing: dict[int, int] = {}
-        for p in producers:
-            s, count = order.stream_of[p], order.place[p] + 1
-            if known[s] < count:
-                missing[s] = max(missing.get(s, 0), count)
-        waits[i] = list(missing.items())
-    return waits
+
+def _by_op(ops: int, values: Mapping[int, int], none: int = 0, code: str = "i") -> npt.NDArray[Any]:
+    """A number for each op: ``none`` for those that have no value."""
+    found = np.full(ops, none, code) if none else np.zeros(ops, code)
+    found[list(values)] = list(values.values())
+    return found

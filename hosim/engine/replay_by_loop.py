@@ -6,15 +6,17 @@ It covers one device, or one that stands for all; static plans, runtime policies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from typing import Any
 
-from hosim.cache_plan import PREFETCH, Plan, RuntimePolicy
+import numpy as np
+import numpy.typing as npt
+
+from hosim.cache_plan import AT_START, PREFETCH, Plan, RuntimePolicy
 from hosim.costmodel import copies_compete, op_durations
 from hosim.costmodel.transfers import (
     NS_PER_S,
-    channel_bandwidth,
-    is_pageable,
     meeting_ranks,
 )
 from hosim.engine import result_figures
@@ -26,6 +28,7 @@ from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
 from hosim.engine.program_base import base_of, jittered_base
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
+from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
@@ -90,28 +93,27 @@ class _LoopReplay:
             base = jittered_base(graph, hardware, competes, jittered(plan, graph.derived_on(hardware, op_durations), jitter, 0, {}))
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
-        self._best: dict[tuple[int, int, str], int] = {}
         columns = _columns(plan, hardware)
         if self._factor is not None and policy is not None and plan.cache_ops:
             raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
-        room = [0] * len(graph.tensors)
-        for t in columns["tensor"]:
-            room[t] += 1
         decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
+        room = np.bincount(columns["tensor"], minlength=len(graph.tensors))
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
         self._put(columns)
         self._starts = initial_tiers(plan, hardware)
         self.table.reset(self._starts)
         self.decisions = None if policy is None else Decisions(policy, self.table, hardware, self._decided)
 
-    def _put(self, columns: Mapping[str, Sequence[int]]) -> None:
+    def _put(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put the plan into the table."""
-        table, tensors = self.table, columns["tensor"]
-        best = [self._best_rate(c, t) for c, t in zip(columns["channel"], tensors, strict=True)]
-        table.fill({**columns, "best": best})
+        table, moves = self.table, len(columns["tensor"])
+        table.fill(columns)
+        for k in set(compress(table.cells["move_class"], table.cells["copies"])):
+            self._check_class(k)
         if self._factor is not None:  # volumes in order of issue, whichever move is issued first
-            for t in sorted(set(tensors)):
-                base = table.cells["next_volume"][t] = table.base[t]
+            for t in sorted(set(table.cells["move_tensor"][:moves])):
+                base = table.base[t]
+                table.cells["next_volume"][t] = base + 1
                 copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
                 for k in range(base, base + copies):
                     table.flow(k, self._volume(t))
@@ -119,29 +121,20 @@ class _LoopReplay:
     def _decided(self, k: int, move: TableMove) -> None:
         """Put what a runtime policy has decided on into a place."""
         self.table.place(k, move)
-        self.table.cells["move_best"][k] = self._best_rate(move.channel, move.tensor)
-        if self._factor is not None and move.channel >= 0:
-            self.table.flow(k, self._volume(move.tensor))
+        if move.channel >= 0:
+            self._check_class(self.table.cells["move_class"][k])
+            if self._factor is not None:
+                self.table.flow(k, self._volume(move.tensor))
+
+    def _check_class(self, k: int) -> None:
+        """Raise :class:`UncoveredError` where the rate at which transfers of a class flow that share nothing is too large for the loop."""
+        if self.base.best[k] > LARGEST:
+            raise UncoveredError(TOO_LARGE)
 
     def _volume(self, t: int) -> int:
         """What flows of a tensor's next copy (rule 15)."""
         assert self._factor is not None
         return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
-
-    def _best_rate(self, channel: int, t: int) -> int:
-        """The rate at which a tensor's bytes flow on a channel if they share nothing, as the loop has it; 1 for a detach."""
-        if channel < 0:
-            return 1
-        tensor, machine = self.plan.graph.tensors[t], self.base.machine
-        kind = channel, tensor.size_bytes, tensor.kind
-        if kind not in self._best:
-            c = machine.channels[channel]
-            ceiling = c.ceiling(tensor.size_bytes, is_pageable(machine, c, tensor.kind))
-            whole = channel_bandwidth(machine, c.name)
-            self._best[kind] = (whole if ceiling is None else min(whole, int(ceiling))) * self.base.flows.scale
-            if self._best[kind] > LARGEST:
-                raise UncoveredError(TOO_LARGE)
-        return self._best[kind]
 
     def ends_well(self) -> bool:
         """Whether all has ended, and what survives is where it was."""
@@ -155,7 +148,7 @@ class _LoopReplay:
         if status == ASYMMETRIC:
             raise UncoveredError(FOR_SOME)
         now, transfers = table.cells["scalars"][0], table.cells["scalars"][2]
-        if max(now, *self.base.sizes, 1) * (transfers + 1) > LARGEST:
+        if max(now, int(np.max(self.table.cells["size"])), 1) * (transfers + 1) > LARGEST:
             raise UncoveredError(TOO_LARGE)  # sums of waits and of bytes
         return status == ENDED and self._persists()
 
@@ -192,27 +185,32 @@ class _LoopReplay:
         return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
 
 
-def _columns(plan: Plan, hardware: Hardware) -> dict[str, Sequence[int]]:
+def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError` for a route of several channels."""
-    known: dict[tuple[str, str, str | None], Hop] = {}
-    hops, keys, cache_ops = [], [], plan.cache_ops
+    known: dict[tuple[str, str, str | None], int] = {}
+    hops: list[Hop] = []
+    kinds, cache_ops = [], plan.cache_ops
     for k, c in enumerate(cache_ops):
         kind = c.op, c.source, c.destination
         if kind not in known:
-            known[kind] = resolve_hop(*kind, hardware, f"cache_ops[{k}]")
-        hops.append(known[kind])
-        keys.append(c.tensor * (len(plan.graph.ops) + 1) + c.after)
-    if any([hop.channel == SEVERAL for hop in known.values()]):
+            known[kind] = len(hops)
+            hops.append(resolve_hop(*kind, hardware, f"cache_ops[{k}]"))
+        kinds.append(known[kind])
+    if any([hop.channel == SEVERAL for hop in hops]):
         raise UncoveredError(ROUTES)
-    order = sorted(range(len(keys)), key=keys.__getitem__)
     device = hardware.tier_index[hardware.device_tier]
-    arrives = {hop: hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in known.values()}
-    return {
-        "tensor": [cache_ops[k].tensor for k in order],
-        "source": [hops[k].source for k in order],
-        "target": [hops[k].destination for k in order],
-        "channel": [hops[k].channel for k in order],
-        "after": [cache_ops[k].after for k in order],
-        "order": order,
-        "arrives": [arrives[hops[k]] for k in order],
+    arrives = [hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in hops]
+    tensors, after = np.array([c.tensor for c in cache_ops], "q"), np.array([c.after for c in cache_ops], "q")
+    for what, numbers, least, count in (("tensor", tensors, 0, len(plan.graph.tensors)), ("after", after, AT_START, len(plan.graph.ops))):
+        for k in np.flatnonzero((numbers < least) | (numbers >= count)).tolist():
+            raise PlanError(f"expected a position below {count}, got {numbers[k]}", where=f"cache_ops[{k}].{what}")
+    order = np.lexsort((after, tensors)).astype("i")  # stable
+    of = np.array(kinds, "i")[order]
+    by_hop = {
+        "source": [hop.source for hop in hops],
+        "target": [hop.destination for hop in hops],
+        "channel": [hop.channel for hop in hops],
+        "arrives": arrives,
     }
+    plain = {"tensor": tensors[order].astype("i"), "after": after[order].astype("i"), "order": order}
+    return plain | {name: np.array(each, "i")[of] for name, each in by_hop.items()}

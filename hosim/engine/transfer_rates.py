@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
 from hosim.costmodel import HELD_BYTES_PER_S
 from hosim.costmodel.transfers import Link, crossed_fabrics, is_pageable, max_min_rates
 from hosim.graph import Graph
@@ -79,7 +81,7 @@ class TransferRates:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
         if not where.curve and where.pageable_bytes_per_s is None:
-            return [self.class_of(channel, 0)] * len(tensors) if tensors else []
+            return np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors)).data if tensors else []  # one number
         alike: dict[tuple[int, str], int] = {}
         for t, tensor in enumerate(tensors):
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
@@ -92,6 +94,11 @@ class TransferRates:
             self._class_of[known] = len(self.classes)
             self.classes.append(known)
         return self._class_of[known]
+
+    def alone(self, k: int) -> int:
+        """Bytes per second of a transfer of a class that shares nothing."""
+        channel, ceiling = self.classes[k]
+        return int(self._alone[channel] if ceiling is None else ceiling)
 
     def of(self, flowing: Sequence[int]) -> list[Fraction]:
         """The rate of each of what flows, given by its classes."""

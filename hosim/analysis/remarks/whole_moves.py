@@ -6,6 +6,7 @@ the rest of the tensor moves without being used, and a plan that moves it in par
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,15 +58,15 @@ def partly_used(graph: Graph) -> PartlyUsed:
     >>> partly_used(b.build())
     PartlyUsed(read={0: 8}, written={})
     """
+    if not any([op.bytes_accessed for op in graph.ops]):
+        return PartlyUsed({}, {})
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    read, written = Counter[int](), Counter[int]()
+    read, written = array("q", bytes(8 * len(sizes))), array("q", bytes(8 * len(sizes)))
     for op in graph.ops:
-        if not op.processor:
-            for t in {*op.inputs, *op.mutates}:
-                read[t] += _used(op, t, sizes)
-            for t in op.writes:
-                written[t] += _used(op, t, sizes)
-    return PartlyUsed(*({t: used for t, used in found.items() if used < sizes[t]} for found in (read, written)))
+        for found, tensors in ((read, op.reads), (written, op.writes)) if not op.processor else ():
+            for t in tensors:
+                found[t] = min(sizes[t], found[t] + _used(op, t, sizes))
+    return PartlyUsed(*({t: used for t, used in enumerate(found) if 0 < used < sizes[t]} for found in (read, written)))
 
 
 def _used(op: Op, t: int, sizes: Sequence[int]) -> int:
