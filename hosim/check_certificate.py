@@ -12,10 +12,9 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
-Times = list[tuple[int, int]]
 Amounts = list[tuple[int, int, int]]
 
 
@@ -59,7 +58,7 @@ class DeviceEvents:
     def __init__(self, c: Any, program: Program, events: Any) -> None:
         self.c, self.program, self.times, self.transfers = c, program, events["ops"], events["transfers"]
         self.moves, self.end = [*c["cache_ops"], *events["decided"]], max([0, *(end for *_, end in (*self.times, *self.transfers))])
-        self.spans, self.contents = defaultdict[Any, Times](list), defaultdict[Any, list[Any]](list)
+        self.spans, self.contents = defaultdict[Any, list[tuple[int, int]]](list), defaultdict[Any, list[Any]](list)
         self.held = [(op["tier"], start, end, op["workspace"]) for op, (start, end) in zip(c["ops"], self.times, strict=True)]
         require(c["runtime"] or not events["decided"], "there are copies that are not in the plan")
         late = [start + c["channels"][on]["latency_ns"] <= end for _, on, _, start, end in self.transfers]
@@ -94,7 +93,8 @@ class DeviceEvents:
         hops, when = defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)), dict[int, tuple[int, int]]()
         for k, channel, size, start, end in self.transfers:
             hops[k][channel].append((start, end, size))
-        for k, crossed in sorted(hops.items(), key=lambda hop: max(end for chunks in hop[1].values() for _, end, _ in chunks)):
+            when[k] = min(start, when.get(k, (start, end))[0]), max(end, when.get(k, (start, end))[1])
+        for k, crossed in sorted(hops.items(), key=lambda hop: when[hop[0]][1]):
             _, t, here, target, _ = self.moves[k]
             said, before, version = f"cache op {k}, of {self.program.tensors[t][0]},", Amounts(), list[int]()
             while here != target or not before:
@@ -104,13 +104,11 @@ class DeviceEvents:
                 require(sum(size for *_, size in chunks) == self.program.tensors[t][1], "{} moves other bytes over {}", said, ways[0])
                 version = version or self.there(t, here, chunks[0][0], max(end for _, end, _ in chunks))
                 require(version, "{} copies what {} does not hold", said, here)
-                when.setdefault(k, chunks[0][:2])
                 for (begin, came, part), (start, end, size) in zip(before, chunks, strict=bool(before)):
                     require(came <= start and part == size, "{} has a chunk that leaves {} before it is there", said, here)
                     self.held.append((here, begin, end, size))
                 before, here = chunks, self.c["channels"][ways[0]]["to"]
             require(not crossed, "{} takes no single way to {}", said, target)
-            when[k] = when[k][0], max(end for _, end, _ in before)
             self.comes(t, target, max(version), before[0][0], when[k][1])
         return when
 
@@ -156,28 +154,25 @@ class DeviceEvents:
 
 def most(parts: Amounts) -> int:
     """The most that parts (start, end, amount) hold at once; what ends at an instant makes room for what starts then."""
-    held = found = 0
-    for _, _, change in sorted(x for start, end, amount in parts for x in ((start, True, amount), (end, False, -amount))):
-        held += change
-        found = max(found, held)
-    return found
+    changes = sorted(x for start, end, amount in parts for x in ((start, True, amount), (end, False, -amount)))
+    return max(accumulate([change for *_, change in changes], initial=0))
 
 
 def flows(jobs: Amounts, bytes_per_s: int) -> bool:
     """Whether so many bytes can flow in windows (start, end, bytes): the earliest deadline first, which works if anything does."""
-    waiting, k, jobs = list[Any](), 0, sorted(job for job in jobs if job[2])
-    for now, then in pairwise(sorted({at for start, end, _ in jobs for at in (start, end)})):
-        while k < len(jobs) and jobs[k][0] <= now:
-            heapq.heappush(waiting, [jobs[k][1], jobs[k][2] * 10**9])
-            k += 1
-        room = bytes_per_s * (then - now)
-        while waiting and waiting[0][1] <= room:
-            room -= heapq.heappop(waiting)[1]
-        if waiting:
-            waiting[0][1] -= room
-            if waiting[0][0] <= then:
+    waiting, now, jobs = list[tuple[int, int]](), 0, sorted(job for job in jobs if job[2])
+    for start, end, size in [*jobs, (max([end for _, end, _ in jobs], default=0), 0, 0)]:
+        room = bytes_per_s * (start - now)  # billionths of bytes, as all that waits
+        while waiting and room > 0:
+            due, left = heapq.heappop(waiting)
+            room -= left
+            if max(room, 0) < bytes_per_s * (start - due):  # it has come when what is left of the room begins
                 return False
-    return all(start < end for start, end, _ in jobs)
+            if room < 0:
+                heapq.heappush(waiting, (due, -room))
+        heapq.heappush(waiting, (end, size * 10**9))
+        now = start
+    return len(waiting) == 1  # no job, after the last one
 
 
 def machine(c: Any, devices: list[DeviceEvents]) -> str:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from hosim.graph import Graph
+from hosim.importers.recordings import import_kineto
 
 HOST = "11"
 KERNEL, COPY, MEMSET = "kernel", "gpu_memcpy", "gpu_memset"
@@ -29,6 +35,14 @@ def memory(time: float, size: int, address: int, allocated: int | None = None, d
 
 def trace(*events: dict[str, Any]) -> dict[str, Any]:
     return {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Toy", "totalGlobalMem": 1 << 30}], "traceEvents": list(events)}
+
+
+def graph_of(document: dict[str, Any], name: str = "toy", execution_trace: Path | None = None) -> Graph:
+    """The workload of a recording in a file of this name."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.json"
+        path.write_text(json.dumps(document))
+        return import_kineto(path, execution_trace)
 
 
 def in_the_schema_of_2021(document: dict[str, Any]) -> dict[str, Any]:

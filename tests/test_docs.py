@@ -35,7 +35,6 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
 from hosim.io.gate_files import load_cases
-from hosim.policies import registry
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +77,10 @@ def test_what_agrees() -> None:
     assert not agrees("a\n...\nd", "ab\nd")
 
 
+INSTALLED = ".installed"
+"""Where what a page installs says so; it is on the path then, as the page's folder is."""
+
+
 class Session:
     """What one page does, in a folder of its own; ``names`` are those of its Python blocks."""
 
@@ -91,7 +94,7 @@ class Session:
         program.parent.mkdir()
         program.write_text(f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    main()\n")
         program.chmod(0o755)
-        paths = os.pathsep.join([str(folder), str(ROOT), *filter(None, sys.path)])
+        paths = os.pathsep.join([str(folder), str(folder / INSTALLED), str(ROOT), *filter(None, sys.path)])
         here = {"PYTHONPATH": paths, "COLUMNS": "120", "HOSIM_CACHE": str(folder / ".cache"), "MPLBACKEND": "agg"}
         search = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = {**os.environ, **here, "PATH": search}
@@ -118,12 +121,12 @@ class Session:
 
     def install(self, project: dict[str, Any]) -> None:
         """What installing a project of the page in place does: its entry points are announced, its packages are on the path already."""
-        information = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-        information.mkdir()
+        information = self.folder / INSTALLED / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        information.mkdir(parents=True)
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
         lines = [line for group, points in project["entry-points"].items() for line in (f"[{group}]", *map(" = ".join, points.items()))]
         (information / "entry_points.txt").write_text("\n".join(lines))
-        registry._plugins.cache_clear()
+        sys.path.append(str(self.folder / INSTALLED))
 
     def printed(self, line: str) -> str:
         """What a command prints on stdout. It has to end with exit code 0."""
@@ -156,14 +159,11 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Itera
     session = Session(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    try:
-        for block in listed:
-            try:
-                session.run(block)
-            except Exception as error:
-                pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
-    finally:
-        registry._plugins.cache_clear()
+    for block in listed:
+        try:
+            session.run(block)
+        except Exception as error:
+            pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
 
 
 def test_a_block_is_long_where_a_comment_says_so() -> None:

@@ -27,9 +27,9 @@ Show = Callable[[str | None], None]
 class ProgressLine:
     """The line of a cell: what is being done, and for how long."""
 
-    def __init__(self, show: Show, clock: Callable[[], float]) -> None:
-        self._show, self._clock = show, clock
-        self._begin = clock()
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._begin = time.monotonic()
         self._last = self._begin - _BETWEEN_S
         self._doing = ""
         self._shown = False
@@ -43,7 +43,7 @@ class ProgressLine:
     def again(self, after_s: float) -> None:
         """Say it again, with the time that has passed, if the cell was not written for so long."""
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             if self._doing and now - self._begin >= _QUIET_S and now - self._last >= after_s:
                 self._last, self._shown = now, True
                 self._show(one_line(f"{now - self._begin:.0f} s: {self._doing}", _LONGEST))
@@ -55,16 +55,13 @@ class ProgressLine:
 
 
 @contextmanager
-def in_cell(show: Show | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str], None]]:
-    """A function to be told what begins, which a cell shows once that has taken two seconds, and which is gone at the end.
-
-    ``show`` is what writes; by default the cell that runs, if there is one.
-    """
-    writes = _cell() if show is None else show
+def in_cell() -> Iterator[Callable[[str], None]]:
+    """A function to be told what begins, which the cell that runs shows once that has taken two seconds, and which is gone at the end."""
+    writes = _cell()
     if writes is None:
         yield lambda doing: None
         return
-    line = ProgressLine(writes, clock)
+    line = ProgressLine(writes)
     try:
         with repeated(lambda: line.again(AGAIN_S), AGAIN_S):
             yield line.tell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -188,7 +188,7 @@ def measured(
 def _in_processes(groups: Sequence[Sequence[Case]], count: int, kept: Path | None, ops: Mapping[str, int]) -> Iterator[list[_Answer]]:
     """The answers of each group, in order. A process that is killed ends its pool: each group that has no answer then gets its own."""
     size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
-    started: dict[int, Future[list[_Answer]]] = {}
+    started: dict[int, futures.Future[list[_Answer]]] = {}
     with _pool(count) as pool:
         with suppress(BrokenProcessPool), without_ctrl_c():
             for k in sorted(range(len(groups)), key=lambda k: -size[k]):
@@ -207,9 +207,9 @@ def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
 
 
 @contextmanager
-def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(count: int) -> Iterator[futures.ProcessPoolExecutor]:
     others = active_children()
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)) as pool:
+    with futures.ProcessPoolExecutor(count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except KeyboardInterrupt:  # an interrupt should not wait for running cases

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hosim import policies
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
@@ -19,7 +20,6 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers.torch_programs import require_torch
 from hosim.io import load_hardware
-from hosim.policies import policy_named
 from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.schedule import late_prefetches
 from hosim.shipped import find_hardware
@@ -184,7 +184,7 @@ def planned(
     and such a plan is faster. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
     :class:`InfeasibleError` if no plan fits.
     """
-    chosen = policy_named(policy)
+    chosen = policies.policy_named(policy)
     asked = dict(parameters or {})
     if "recompute" not in chosen.settings or "recompute" in asked:
         return _planned(graph, hardware, budget_bytes, policy, asked, replayed)
@@ -212,7 +212,7 @@ def _planned(
     graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, asked: Mapping[str, Any], replayed: Replayed | None
 ) -> tuple[Plan, Result]:
     """A plan of one policy with these parameters alone, as :func:`planned` looks for it."""
-    chosen = policy_named(policy)
+    chosen = policies.policy_named(policy)
     quick = {**asked, "effort": 0.0} if "effort" in chosen.settings else asked
     check, failure = replayed or _checked, ""
     for share in _SHARES:

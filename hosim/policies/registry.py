@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -97,9 +98,14 @@ def attribute(name: str) -> Policy:
     raise AttributeError(f"module 'hosim.policies' has no policy {name!r}; {hint}")
 
 
-@cache
 def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
     """Policies of plugins and their packages by name, and what is wrong with those that cannot be had."""
+    return _plugins_of(tuple(sys.path))
+
+
+@cache
+def _plugins_of(path: tuple[str, ...]) -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
+    """The same, of the packages that Python finds on its ``path``: they are looked for again where that has changed."""
     loaded: dict[str, tuple[Policy, str]] = {}
     broken: dict[str, str] = {}
     own = {policy.name for policy in BUILT_IN}

@@ -12,8 +12,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.io import comparison_to_dict
-from hosim.io.result_file import COMPARISON
+from hosim.io import comparison_from_dict, comparison_to_dict
 from hosim.report import no_offload_sentence
 from hosim.report.of_replays import strongest
 from hosim.result import Result
@@ -105,7 +104,7 @@ def test_the_strongest_rival(results: list[Result], rival: StrongestRival | None
     assert strongest_rival(results) == rival
     assert said in strongest(results).plain
     data = comparison_to_dict(results, answer=NoOffload("link", 1, 2, 3, 4))
-    COMPARISON.check(data, None)
+    assert comparison_from_dict(data) == results
     assert ("strongest_rival" in data) == (rival is not None)
     assert data["do_not_offload"] == {"reason": "link", "resident_ns": 1, "resident_bytes": 2, "devices": 3, "fastest_ns": 4}
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.lower.bridges import mindspore_search
+from hosim.lower import bridges
 
 run = CliRunner().invoke
 NAMES = [f"t{i}" for i in range(6)]
@@ -74,7 +74,7 @@ def test_errors(arguments, code, message):
 
 
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
-    whole = mindspore_search.search
+    whole = bridges.search
 
     def interrupted(*arguments, **options):
         for n, best in enumerate(whole(*arguments, **options)):
@@ -82,7 +82,7 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
                 raise KeyboardInterrupt
             yield best
 
-    monkeypatch.setattr(mindspore_search, "search", interrupted)
+    monkeypatch.setattr(bridges, "search", interrupted)
     done = run(app, [*ARGUMENTS, "--budget", "80 B", "-o", "s.json"])
     assert done.exit_code == 130
     assert json.loads(Path("s.json").read_text())["trials"] == 30

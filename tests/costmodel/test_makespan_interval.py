@@ -11,7 +11,7 @@ from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.kernels import FITTED, has_own_constants
-from hosim.costmodel.spreads import SHARED, SPREADS, StreamSpread, StreamTimes, interval, intervals, makespan_spread, pooled, stream_times
+from hosim.costmodel.spreads import SHARED, SPREADS, StreamSpread, StreamTimes, interval, makespan_spread, pooled, stream_times
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
@@ -24,14 +24,9 @@ _OWN, _OTHER = "fitted model", "fitted model of another machine"
 
 
 def spread(main: StreamSpread | None, others: StreamSpread | None, makespan: int, stall: dict[str, int], drain: int = 0) -> float:
-    """With half of the variance's root, gaps of 2 ns, and a tenth for copies, which the tests set."""
+    """With half of the variance's root, gaps of 2 ns, and a tenth for copies, which are given here."""
     streams = {name: of for name, of in (("compute", main), ("comm", others)) if of is not None}
-    return makespan_spread(streams, "compute", makespan, stall, drain, step_share=0.5, gap_ns=2.0)
-
-
-@pytest.fixture(autouse=True)
-def _a_tenth_for_copies(monkeypatch) -> None:
-    monkeypatch.setattr(intervals, "COPIES", 0.1)
+    return makespan_spread(streams, "compute", makespan, stall, drain, step_share=0.5, gap_ns=2.0, copies=0.1)
 
 
 def test_sizes_of_one_class_share_a_part_of_their_error_and_classes_share_none() -> None:
@@ -116,7 +111,7 @@ def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_re
 
 
 def test_waits_for_copies_of_pageable_memory_are_less_sure() -> None:
-    """An op of 10 us that waits 1 s for a copy: a factor of exp(1.6449 x 0.1) to either side, from pageable memory exp(1.6449 x 0.61)."""
+    """An op of 10 us that waits 1 s for a copy: a factor of exp(1.6449 x 0.085) to either side, from pageable memory exp(1.6449 x 0.61)."""
     builder = GraphBuilder("g")
     builder.tensor("w", 10**9, "parameter", home="ddr")
     builder.op("a", "matmul", inputs=["w"], flops=10**7)
@@ -129,7 +124,7 @@ def test_waits_for_copies_of_pageable_memory_are_less_sure() -> None:
         result = replay(plan, replace(machine, tiers=tuple([replace(t, capacity_bytes=10**10) for t in tiers])))
         assert result.makespan_high_ns is not None
         factors.append(result.makespan_high_ns / result.makespan_ns)
-    assert factors == pytest.approx([exp(1.6449 * 0.1)] * 3 + [exp(1.6449 * 0.61)], rel=1e-3)
+    assert factors == pytest.approx([exp(1.6449 * 0.085)] * 3 + [exp(1.6449 * 0.61)], rel=1e-3)
 
 
 def test_whose_constants_a_class_has() -> None:
@@ -199,5 +194,5 @@ def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
 
 def test_draws_of_a_routing_are_as_unsure_as_the_copies_that_they_bring() -> None:
     # of 1000 ns 400 wait for copies, whose rates spread by a tenth and whose number by a fifth
-    spread = makespan_spread({}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, draws=0.2)
+    spread = makespan_spread({}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, copies=0.1, draws=0.2)
     assert spread == pytest.approx(0.4 * sqrt(0.01 + 0.04))

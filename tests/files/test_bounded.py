@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from hosim.collector import no_collection, rare_collection
 from hosim.errors import InputError
-from hosim.files import bounded, csv_rows
+from hosim.files import check_json, check_lines, content, csv_rows, mapped
 from hosim.io import load_any, load_workload
 from hosim.io.gate_files import read_toml
 
@@ -109,7 +111,7 @@ def test_a_file_is_refused_by_its_size(tmp_path: Path, work: Work, name: str) ->
 def test_what_claims_no_size_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
     monkeypatch.setenv("HOSIM_LIMITS", "file_bytes=2MiB")
     with pytest.raises(InputError, match=r"^/dev/zero: expected at most 2MiB in a file, got more; "):
-        bounded.read_bytes("/dev/zero")
+        content("/dev/zero")
     assert 2 * MIB < work.read <= 3 * MIB
     with pytest.raises(InputError, match=r"^/dev/zero: expected a file, this is a device or a pipe; "):
         load_any("/dev/zero")
@@ -119,9 +121,9 @@ def test_gzip_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
     """In one member, and in many members of 256 KiB."""
     monkeypatch.setenv("HOSIM_LIMITS", "unpacked_bytes=2MiB")
     zeros = gzip.compress(bytes(MIB // 4))
-    for content in (gzip.compress(bytes(32 * MIB)), zeros * 128):
+    for packed in (gzip.compress(bytes(32 * MIB)), zeros * 128):
         path = tmp_path / "w.json.gz"
-        path.write_bytes(content)
+        path.write_bytes(packed)
         work.unpacked = 0
         with pytest.raises(InputError, match=r"w\.json\.gz: expected at most 2MiB after unpacking, got more; "):
             load_workload(path)
@@ -132,19 +134,23 @@ def test_members_and_padding_of_gzip_are_read_as_one(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     for begin in (b"", b"a", bytes(MIB)):
         path.write_bytes(gzip.compress(begin) + gzip.compress(b"b") + bytes(1000) + gzip.compress(b"") + gzip.compress(b"c") + bytes(512))
-        assert bounded.read_bytes(str(path)) == begin + b"bc"
+        with mapped(str(path)) as found:
+            assert bytes(found) == begin + b"bc"
     for damaged in (gzip.compress(b"a") + b"x", gzip.compress(b"a") + gzip.compress(b"b")[:-1]):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match="damaged gzip file"):
-            bounded.read_bytes(str(path))
+            content(str(path))
 
 
-@given(st.binary(max_size=2000), st.integers(0, 200), st.integers(1, 50))
-def test_a_file_comes_back_from_gzip(data: bytes, zeros: int, copies: int) -> None:
-    """Pieces that end where the unpacked piece is full, among them."""
-    content = (data + bytes(zeros)) * copies
-    pieces = iter([packed[i : i + 7] for packed in [gzip.compress(content)] for i in range(0, len(packed), 7)])
-    assert b"".join(bounded._unpacked(pieces, "x")) == content
+@given(st.integers(0, 3), st.integers(-3, 3), st.integers(0, 2), st.integers(-3, 3), st.integers(0, 9))
+def test_a_file_comes_back_from_gzip(random: int, more: int, zeros: int, fewer: int, seed: int) -> None:
+    """Pieces of 256 KiB that end where the unpacked piece is full, among them: of what packs well, and of what does not."""
+    whole = Random(seed).randbytes(max(0, (random << 18) + more)) + bytes(max(0, (zeros << 18) + fewer))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "x.gz"
+        path.write_bytes(gzip.compress(whole, 1))
+        with mapped(str(path)) as found:
+            assert bytes(found) == whole
 
 
 # ---- what a format is recognised by
@@ -210,6 +216,18 @@ def depth_of(value: Any) -> int:
     return 1 + max((depth_of(item) for item in value), default=0) if isinstance(value, list) else 0
 
 
+def is_deeper(text: bytes, deepest: int) -> bool:
+    """Whether a text of JSON is refused for its depth."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOSIM_LIMITS", f"nesting_depth={deepest}")
+        try:
+            check_json(text, "x")
+        except InputError as error:
+            assert f"expected at most {deepest} levels of nesting" in str(error)
+            return True
+    return False
+
+
 texts = st.text('ab"\\[]{},: ', max_size=6)
 documents = st.recursive(
     texts | st.integers(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=12
@@ -220,7 +238,7 @@ documents = st.recursive(
 def test_depth_is_that_of_the_data(document: Any, deepest: int, spaced: bool) -> None:
     """Brackets, quotes and backslashes in strings do not count."""
     text = json.dumps(document, separators=None if spaced else (",", ":")).encode()
-    assert bounded._is_deeper(text, deepest) == (depth_of(document) > deepest)
+    assert is_deeper(text, deepest) == (depth_of(document) > deepest)
 
 
 def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
@@ -228,7 +246,7 @@ def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
     for length in range(6):
         for letters in product('"\\[a', repeat=length):
             text = json.dumps(["".join(letters), [1]]).encode()
-            assert [bounded._is_deeper(text, deepest) for deepest in (1, 2)] == [True, False]
+            assert [is_deeper(text, deepest) for deepest in (1, 2)] == [True, False]
 
 
 @given(st.lists(st.integers(1, 90), max_size=12), st.integers(10, 60))
@@ -238,9 +256,9 @@ def test_digits_are_found_wherever_they_stand(lengths: list[int], most: int) -> 
         patched.setenv("HOSIM_LIMITS", f"integer_digits={most}")
         if any(n > most for n in lengths):
             with pytest.raises(InputError, match=f"at most {most} digits"):
-                bounded.check_digits(text, "x")
+                check_lines(text, "x")
         else:
-            bounded.check_digits(text, "x")
+            check_lines(text, "x")
 
 
 @pytest.mark.parametrize(
@@ -318,20 +336,20 @@ def test_digits_in_a_string_of_json_are_no_number(values: list[str | int]) -> No
         patched.setenv("HOSIM_LIMITS", "integer_digits=20")
         if any(isinstance(value, int) and len(str(value)) > 20 for value in values):
             with pytest.raises(InputError, match="at most 20 digits"):
-                bounded.check_json(text, "x")
+                check_json(text, "x")
         else:
-            bounded.check_json(text, "x")
+            check_json(text, "x")
 
 
 @pytest.mark.parametrize("digits", [999, 1000, 1001, 1500, 2001])
 @pytest.mark.parametrize("at", [0, 1, 250, 500, 501, 1000])
 def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(digits: int, at: int) -> None:
-    content = b"," * at + b"7" * digits + b",1" * 300
+    text = b"," * at + b"7" * digits + b",1" * 300
     if digits <= 1000:
-        bounded.check_digits(content, "f")
+        check_lines(text, "f")
         return
     with pytest.raises(InputError) as refused:
-        bounded.check_digits(content, "f")
+        check_lines(text, "f")
     assert str(refused.value).startswith(f"f: byte {at}: expected at most 1000 digits in a number")
 
 
@@ -339,9 +357,9 @@ def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(di
 def test_small_limits_of_digits_as_well(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSIM_LIMITS", f"integer_digits={most}")
     for at in range(3 * most):
-        bounded.check_digits(b"a" * at + b"7" * most + b",", "f")
+        check_lines(b"a" * at + b"7" * most + b",", "f")
         with pytest.raises(InputError, match=f"^f: byte {at}: expected at most {most} digits"):
-            bounded.check_digits(b"a" * at + b"7" * (most + 1) + b",", "f")
+            check_lines(b"a" * at + b"7" * (most + 1) + b",", "f")
 
 
 @pytest.mark.parametrize("first", [0, 700, 10**6])

@@ -167,9 +167,9 @@ def _json(path: Path) -> None:
 
 
 def _yaml(path: Path) -> None:
-    from hosim.files.yamltext import load
+    from hosim.files import content
 
-    load(path.read_text())
+    content(str(path))
 
 
 def _framed(begin: bytes, end: bytes) -> Callable[[Path], None]:

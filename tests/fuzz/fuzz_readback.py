@@ -72,11 +72,12 @@ def read_printed(stdout: bytes) -> None:
 def _data(path: Path) -> Any:
     import gzip
 
-    from hosim.files import yamltext
+    from hosim.files import content
 
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode()
-    return yamltext.load(text) if ".yaml" in path.name or ".yml" in path.name else json.loads(text)
+    if ".yaml" in path.name or ".yml" in path.name:
+        return content(str(path))
+    packed = path.read_bytes()
+    return json.loads(gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed)
 
 
 def _workload(data: Any, path: Path, case: Case) -> None:

@@ -273,8 +273,9 @@ class _Counted:
 
 def _count_parsed(watch: _Watch) -> None:
     """Let every parser that hosim calls count what it parses."""
-    from hosim.files import yamltext
-    from hosim.files.formats import wire
+    import yaml
+
+    from hosim.files import formats
 
     def texts(owner: Any, name: str, at: int, marks: str) -> None:
         """A function of a text: values are counted as the limits count them, before they are made."""
@@ -309,11 +310,11 @@ def _count_parsed(watch: _Watch) -> None:
             return self.cursor(Cursor).execute(*given)
 
     texts(json.JSONDecoder, "decode", 1, ",[{")
-    texts(yamltext, "load", 0, "\n,[{")
+    texts(yaml, "parse", 0, "\n,[{")
     texts(tomllib, "loads", 0, "\n,[{")
     items(csv, "reader")
     items(pickletools, "genops")
-    items(wire, "places")
+    items(formats, "places")
     connect = sqlite3.connect
     sqlite3.connect = lambda *given, **named: connect(*given, **{"factory": Connection} | named)  # type: ignore[assignment]
 

@@ -1,13 +1,15 @@
 """Cases as files list them: every field, names and patterns, where files are looked for, and what each error says in full."""
 
 import os
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from hosim.errors import InputError
-from hosim.gate import Case, Suite, checking, find_suite, load_suite, pairs
+from hosim.gate import Case, CaseError, Suite, find_suite, load_suite, measured, pairs
 from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, tolerance_of
 from hosim.gate.records import Measured
 from hosim.new_processes import belong_to
@@ -206,21 +208,21 @@ def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
             pass
 
         def submit(self, *work: object) -> object:
-            raise checking.BrokenProcessPool
+            raise BrokenProcessPool
 
         def shutdown(self, *, cancel_futures: bool) -> None:
             assert cancel_futures
 
-    monkeypatch.setattr(checking, "ProcessPoolExecutor", Killed)
-    found = list(checking.measured([Case("a", "toy"), Case("b", "toy")], jobs=3))
-    assert found == [checking.CaseError(name, "the process that measured it was killed, perhaps for lack of memory") for name in "ab"]
+    monkeypatch.setattr(futures, "ProcessPoolExecutor", Killed)
+    found = list(measured([Case("a", "toy"), Case("b", "toy")], jobs=3))
+    assert found == [CaseError(name, "the process that measured it was killed, perhaps for lack of memory") for name in "ab"]
 
 
 def test_a_case_that_kills_its_process_is_an_error_and_no_other_is(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     cases = [Case(name, "toy", str(tmp_path), entry=f"killed:{name}", policy="resident") for name in ("a", "deadly", "b")]
-    a, deadly, b = checking.measured(cases, jobs=2)
-    assert isinstance(deadly, checking.CaseError)
+    a, deadly, b = measured(cases, jobs=2)
+    assert isinstance(deadly, CaseError)
     assert [now.record is not None for now in (a, b) if isinstance(now, Measured)] == [True] * 2
 
 
@@ -254,9 +256,9 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
         def shutdown(self, *, cancel_futures: bool) -> None:
             pass
 
-    monkeypatch.setattr(checking, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(futures, "ProcessPoolExecutor", Pool)
     cases = [Case("a", "toy"), Case("b", "toy"), *(Case(f"m/{k}", "toy", workload="w", matrix="m") for k in "cd"), Case("e", "toy")]
     told: list[str] = []
-    found = list(checking.measured(cases, jobs=3, tell=told.append, ops={"a": 999, "m/c": 400, "m/d": 700, "e": 1001}))
+    found = list(measured(cases, jobs=3, tell=told.append, ops={"a": 999, "m/c": 400, "m/d": 700, "e": 1001}))
     assert [one.error for one in found] == told == ["a", "b", "m/c", "m/d", "e"]
     assert begun == [["m/c", "m/d"], ["e"], ["b"], ["a"]]

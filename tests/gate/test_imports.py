@@ -1,7 +1,7 @@
 """Graphs kept by content: never stale, and safe to damage or to delete."""
 
-import hashlib
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gate_toys import machine, put, step
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.gate import imports
+from hosim.gate import graph_of_entry, graph_of_file, kept_in
 from hosim.graph import Graph
 from hosim.io import save_workload
 
@@ -31,44 +31,50 @@ def source(tmp_path: Path) -> Path:
 
 def test_it_is_imported_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "kept"
-    first = imports.graph_of_file(source, kept)
+    first = graph_of_file(source, kept)
     (file,) = kept.iterdir()
     monkeypatch.setattr("hosim.io.load_any", lambda path: pytest.fail("imported again"))
-    assert imports.graph_of_file(source, kept) == first == step()
+    assert graph_of_file(source, kept) == first == step()
     assert list(kept.iterdir()) == [file]
 
 
-def test_its_name_is_a_digest_of_code_name_and_content(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a folder, all of its files in the order of their paths; each with its name."""
-    monkeypatch.setattr(imports, "_code", lambda: "code")
-    kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
-    part = b"\0step.json\0" + hashlib.sha256(source.read_bytes()).digest()
-    assert [file.name for file in kept.iterdir()] == [hashlib.sha256(b"code" + part).hexdigest()[:32]]
-    folder = tmp_path / "folder"
-    (folder / "b").mkdir(parents=True)
-    for name in ("b/a", "a"):
-        (folder / name).write_text(name)
+@pytest.mark.usefixtures("key")
+def test_its_name_is_a_digest_of_name_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder, all of its files and their names, whatever the order in which they were written, and wherever it lies."""
     monkeypatch.setattr("hosim.io.load_any", lambda path: step())
-    imports.graph_of_file(folder, kept)
-    parts = b"".join(b"\0folder/" + name + b"\0" + hashlib.sha256(name).digest() for name in (b"a", b"b/a"))
-    assert (kept / f"{hashlib.sha256(b'code' + parts).hexdigest()[:32]}").is_file()
+    kept = tmp_path / "kept"
+
+    def name_of(place: str, **files: str) -> str:
+        folder = tmp_path / place / "folder"
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        before = {file.name for file in kept.iterdir()} if kept.exists() else set[str]()
+        graph_of_file(folder, kept)
+        new = {file.name for file in kept.iterdir()} - before
+        return new.pop() if new else ""
+
+    first = name_of("0", a="a", b="b")
+    assert len(first) == 32
+    assert name_of("1", b="b", a="a") == ""
+    others = [{"a": "a", "c": "b"}, {"a": "b", "b": "a"}, {"a": "a", "b": "bb"}, {"a": "a"}, {"a": "a", "b": "b", "c": ""}, {"ab": "ab"}]
+    assert all(name_of(f"{k + 2}", **files) for k, files in enumerate(others))
 
 
 def test_a_file_that_cannot_be_read_is_the_importers_to_refuse(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json: no such file"):
-        imports.graph_of_file(tmp_path / "none.json", tmp_path / "kept")
+        graph_of_file(tmp_path / "none.json", tmp_path / "kept")
 
 
 def test_where_graphs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSIM_CACHE", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert imports.kept_in() == tmp_path / "own"
+    assert kept_in() == tmp_path / "own"
     monkeypatch.delenv("HOSIM_CACHE")
-    assert imports.kept_in() == tmp_path / "cache" / "hosim"
+    assert kept_in() == tmp_path / "cache" / "hosim"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert imports.kept_in() == tmp_path / ".cache" / "hosim"
+    assert kept_in() == tmp_path / ".cache" / "hosim"
 
 
 def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
         name = f"gate_entry_{len(list(tmp_path.iterdir()))}"
         (tmp_path / f"{name}.py").write_text(code)
         with pytest.raises(InputError) as refused:
-            imports.graph_of_entry(f"{name}:f", str(tmp_path))
+            graph_of_entry(f"{name}:f", str(tmp_path))
         return str(refused.value).partition(": ")[2]
 
     assert raised("def f(): raise ValueError('x' * 300)") == f"raised ValueError: {'x' * 200}"
@@ -89,13 +95,16 @@ def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
     assert str(tmp_path) not in sys.path
 
 
-def test_another_content_or_another_hosim_is_another_graph(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_content_or_another_torch_is_another_graph(source: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     save_workload(step(2), source)
-    assert imports.graph_of_file(source, kept) == step(2)
-    monkeypatch.setattr(imports, "_code", lambda: "other")
-    imports.graph_of_file(source, kept)
+    assert graph_of_file(source, kept) == step(2)
+    code = (
+        "import sys; from importlib import metadata; from pathlib import Path; metadata.version = lambda name: 'another'; "
+        "from hosim.gate import graph_of_file; graph_of_file(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    subprocess.run([sys.executable, "-c", code, source, kept], check=True)
     assert len(list(kept.iterdir())) == 3
 
 
@@ -104,28 +113,28 @@ def test_another_content_or_another_hosim_is_another_graph(source: Path, tmp_pat
 )
 def test_a_damaged_one_is_imported_again(source: Path, tmp_path: Path, content: bytes) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     (file,) = kept.iterdir()
     whole = file.read_bytes()
     file.write_bytes(content)
-    assert imports.graph_of_file(source, kept) == step()
+    assert graph_of_file(source, kept) == step()
     assert file.read_bytes() == whole
 
 
 def test_a_folder_that_is_gone_or_cannot_be_written_to_costs_only_time(source: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     shutil.rmtree(kept)
-    assert imports.graph_of_file(source, kept) == step()
+    assert graph_of_file(source, kept) == step()
     no_folder = tmp_path / "file"
     no_folder.write_text("x")
-    loaded: Graph = imports.graph_of_file(source, no_folder / "kept")
+    loaded: Graph = graph_of_file(source, no_folder / "kept")
     assert loaded == step()
 
 
 def test_a_graph_that_somebody_else_put_there_is_not_believed(source: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     (file,) = kept.iterdir()
     own = file.read_bytes()
     save_workload(step(2), file.with_name("other.json"))
@@ -133,30 +142,30 @@ def test_a_graph_that_somebody_else_put_there_is_not_believed(source: Path, tmp_
     for forged in (other, own.partition(b"\n")[0] + b"\n" + other, own.replace(b"step", b"stop")):
         assert forged != own
         file.write_bytes(forged)
-        assert imports.graph_of_file(source, kept) == step()
+        assert graph_of_file(source, kept) == step()
         assert file.read_bytes() == own
 
 
 def test_a_graph_under_the_name_of_another_is_not_believed(source: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     (first,) = kept.iterdir()
     save_workload(step(2), source)
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     (second,) = set(kept.iterdir()) - {first}
     second.write_bytes(first.read_bytes())
-    assert imports.graph_of_file(source, kept) == step(2)
+    assert graph_of_file(source, kept) == step(2)
 
 
 def test_the_key_is_the_users_alone(source: Path, tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "kept"
-    imports.graph_of_file(source, kept)
+    graph_of_file(source, kept)
     assert key.stat().st_mode & 0o777 == 0o600
     (file,) = kept.iterdir()
     key.chmod(0o644)  # others may have read it: nothing is believed, and nothing is kept
     file.write_bytes(b"")
-    assert imports.graph_of_file(source, kept) == step()
+    assert graph_of_file(source, kept) == step()
     assert file.read_bytes() == b""
     monkeypatch.setenv("HOSIM_CACHE_KEY", "a secret of the pipeline")
-    assert imports.graph_of_file(source, kept) == step()
+    assert graph_of_file(source, kept) == step()
     assert file.read_bytes() != b""

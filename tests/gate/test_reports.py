@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console, RenderableType
 
 from hosim import gate
-from hosim.gate import verdict_tables
 from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict
 from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record
 from hosim.gate.verdicts import INFEASIBLE, CaseVerdict, exit_code, judge, summary
@@ -256,7 +255,7 @@ def test_the_headline_is_a_peak_if_there_is_one() -> None:
 
 def test_the_table_of_a_check() -> None:
     added = CaseVerdict("added", DRIFT, (MetricVerdict("peak.[x]", None, 9, NEW), KEPT))
-    assert shown(verdict_tables.verdicts([*ALL, added])) == dedent("""\
+    assert shown(gate.verdicts([*ALL, added])) == dedent("""\
         Check
 
          case            verdict      metric      before       now    change
@@ -282,24 +281,22 @@ def test_the_table_of_a_check() -> None:
           out of\\nmemory
 
         7 cases: 1 infeasible, 1 missing, 1 regression, 1 improvement, 1 drift, 2 same; 3 failing.""")
-    assert shown(verdict_tables.verdicts([LINE])) == "1 case: 1 same."
-    assert shown(verdict_tables.verdicts([EQUAL, LINE])).splitlines()[-1] == "2 cases: 2 same."
-    assert shown(verdict_tables.verdicts([BETTER])).endswith("\n1 case: 1 improvement.")
-    assert shown(verdict_tables.verdicts([BETTER], strict=True)).endswith("\n1 case: 1 improvement; 1 failing.")
+    assert shown(gate.verdicts([LINE])) == "1 case: 1 same."
+    assert shown(gate.verdicts([EQUAL, LINE])).splitlines()[-1] == "2 cases: 2 same."
+    assert shown(gate.verdicts([BETTER])).endswith("\n1 case: 1 improvement.")
+    assert shown(gate.verdicts([BETTER], strict=True)).endswith("\n1 case: 1 improvement; 1 failing.")
     long = CaseVerdict("long", REGRESSION, explanation=("word " * 40 + "end",))
-    assert "  " + "word " * 40 + "end" in shown(verdict_tables.verdicts([long])).splitlines()
+    assert "  " + "word " * 40 + "end" in shown(gate.verdicts([long])).splitlines()
 
 
 def test_colours_of_a_check() -> None:
-    table = verdict_tables.verdicts(
-        [WORSE, BETTER, FIRST, EQUAL, CaseVerdict("added", DRIFT, (MetricVerdict("peak.x", None, 9, NEW), KEPT))]
-    )
+    table = gate.verdicts([WORSE, BETTER, FIRST, EQUAL, CaseVerdict("added", DRIFT, (MetricVerdict("peak.x", None, 9, NEW), KEPT))])
     found = styles(table)
     wanted = {"150 ns": "red", "3.00 us": "green", "20 B": "None", "first": "red", "equal": "None", "peak.x": "yellow"}
     assert {text: found[text] for text in wanted} == wanted
     assert (found["wor|se: 50%, a: regression"], found["first: missing\n  no baseline"]) == ("red", "None")
     assert found["5 cases: 1 missing, 1 regression, 1 improvement, 1 drift, 1 same; 2 failing."] == "bold red"
-    assert styles(verdict_tables.verdicts([EQUAL]))["1 case: 1 same."] == "bold"
+    assert styles(gate.verdicts([EQUAL]))["1 case: 1 same."] == "bold"
 
 
 def test_the_table_of_a_baseline() -> None:
@@ -308,7 +305,7 @@ def test_the_table_of_a_baseline() -> None:
         "step", {"workload": "w.json", "policy": "p"}, {}, {"peak.[hbm]": 2050, "makespan": 1500}, {},
         {"hbm": held, "ddr": PeakRecord(None, {}, Listing())}, {}, Listing(), Listing(), (), "0.5", {"replay": 7, "planner": 3},
     )  # fmt: skip
-    assert shown(verdict_tables.baseline(made)) == dedent("""\
+    assert shown(gate.baseline(made)) == dedent("""\
         step: workload w.json, policy p
 
          metric         value
@@ -329,14 +326,15 @@ def test_the_table_of_a_baseline() -> None:
          a                     2 B
 
         Written by hosim 0.5 (versions: replay 7, planner 3).""")
-    assert styles(verdict_tables.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."] == "dim"
+    assert styles(gate.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."] == "dim"
     unasked = Record("step", {}, {}, {}, {}, {}, {}, Listing(), Listing(), (), "0.5", {})
-    assert shown(verdict_tables.baseline(unasked)).splitlines()[0] == "step"
+    assert shown(gate.baseline(unasked)).splitlines()[0] == "step"
 
 
 def test_cells_of_a_metric() -> None:
     def cells(name: str, before: int | None, now: int | None) -> tuple[str, ...]:
-        return verdict_tables.metric_cells(MetricVerdict(name, before, now, DRIFT))[2:]
+        page = gate.check_page([CaseVerdict("a", DRIFT, (MetricVerdict(name, before, now, DRIFT),))], "step")
+        return tuple(re.findall("<td[^>]*>(.*?)</td>", page))[-4:]
 
     assert cells("peak.hbm", 30, 20) == ("30 B", "20 B", "-10 B", "-33.3 %")
     assert cells("peak.hbm", 20, 30) == ("20 B", "30 B", "+10 B", "+50.0 %")

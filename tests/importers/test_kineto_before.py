@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from kineto_toys import KERNEL, call, device_op, memory, span, trace
+from kineto_toys import KERNEL, call, device_op, graph_of, memory, span, trace
 
 from hosim.engine import parse_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import parse_kineto
-from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.notes import notes
 
 MACHINE = Hardware("Toy", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm")
@@ -31,7 +29,7 @@ def module(at: float, name: str, us: float = 20) -> dict:
 
 def of(resident: int, *events: dict) -> Graph:
     """A recording that begins with so many bytes."""
-    return workload_of(parse_kineto(trace(memory(-5, 512, 1, resident + 512), *events), "toy"))
+    return graph_of(trace(memory(-5, 512, 1, resident + 512), *events))
 
 
 def uses(graph: Graph) -> dict[str, list[int]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, memory, span, trace
+from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, graph_of, memory, span, trace
 
 from hosim.errors import InputError
 from hosim.importers.recordings import (
@@ -28,9 +28,6 @@ from hosim.importers.recordings import (
     read_kineto,
     waits,
 )
-from hosim.importers.recordings.kineto_blocks import Blocks
-from hosim.importers.recordings.kineto_waits import BEFORE_RECORDING
-from hosim.importers.recordings.kineto_workload import workload_of
 
 ROLES = {
     "wait": ["cudaStreamWaitEvent", "hipStreamWaitEvent"],
@@ -159,14 +156,14 @@ def event(time: int, size: int, address: int | None = None, total: int | None = 
 def test_blocks_by_address() -> None:
     made = blocks_of([event(1, 8, 64, 108), event(2, 4, 32), event(3, -8, 64), event(4, -5, 99), event(5, 0, 7), event(6, 8, 64)])
     listed = (RecordedBlock(8, 1, 3, "t"), RecordedBlock(4, 2, None, "t"), RecordedBlock(5, None, 4, "t"), RecordedBlock(8, 6, None, "t"))
-    assert made == Blocks(listed, 108 - 8 - 5, True)
+    assert (made.listed, made.resident_bytes, made.addresses) == (listed, 108 - 8 - 5, True)
 
 
 def test_blocks_by_size() -> None:
     """Without addresses a free is of the latest block of its bytes."""
     made = blocks_of([event(1, 8), event(2, 8), event(3, -8, 64), event(4, -9)])
     listed = (RecordedBlock(8, 1, None, "t"), RecordedBlock(8, 2, 3, "t"), RecordedBlock(9, None, 4, "t"))
-    assert made == Blocks(listed, None, False)
+    assert (made.listed, made.resident_bytes, made.addresses) == (listed, None, False)
 
 
 def test_bytes_that_were_there_before() -> None:
@@ -174,7 +171,8 @@ def test_bytes_that_were_there_before() -> None:
     assert blocks_of([event(1, 8, 1, 8)]).resident_bytes == 0
     assert blocks_of([event(1, 8, 1, 7)]).resident_bytes == 0
     assert blocks_of([event(1, -8, 1, 3)]).resident_bytes == 3
-    assert blocks_of([]) == Blocks((), None, True)
+    nothing = blocks_of([])
+    assert (nothing.listed, nothing.resident_bytes, nothing.addresses) == ((), None, True)
 
 
 def test_the_device_whose_blocks_are_read() -> None:
@@ -202,7 +200,7 @@ def test_the_order_of_issue() -> None:
     early, stray = device_op(KERNEL, "early", 0, 1, 90), device_op(KERNEL, "stray", 30, 1, 91)
     order = program_order(parsed(early, *launch(10, 1), stray, *launch(24, 2), *launch(50, 3, stream=20)))
     # by start: early 0, k1 15, k2 29, stray 30, k3 55
-    assert order.issued_ns == (BEFORE_RECORDING, 10_000, 24_000, 30_000, 50_000)
+    assert order.issued_ns == (-1, 10_000, 24_000, 30_000, 50_000)
     assert order.order == (0, 1, 2, 3, 4)
     assert order.streams == {(0, 7): (0, 1, 2, 3), (0, 20): (4,)}
     assert order.strays == {3}
@@ -312,19 +310,19 @@ def test_names_kinds_and_streams() -> None:
     names = [*COLLECTIVES, "a::b<int>::c(int)", "<lambda>"]
     kernels = [device_op(KERNEL, name, i, 1, i, stream=20) for i, name in enumerate(names)]
     other = device_op(MEMSET, "Memset", 50, 90, 50)
-    read = parsed(*kernels, other, device_op(COPY, "Memcpy HtoD (Pinned -> Device)", 150, 90, 51, bytes=5))
-    graph = workload_of(read)
+    read = trace(*kernels, other, device_op(COPY, "Memcpy HtoD (Pinned -> Device)", 150, 90, 51, bytes=5))
+    graph = graph_of(read)
     assert {op.stream for op in graph.ops[:-2]} == {"compute"}  # the stream with most time in kernels
     assert [op.kind for op in graph.ops] == [*COLLECTIVES.values(), "kernel", "kernel", "fill", "copy"]
     assert [op.name for op in graph.ops[-4:]] == ["b.7", "kernel.8", "memset.9", "copy_h2d.10"]
     assert [(op.stream, op.bytes_accessed, op.duration_ns) for op in graph.ops[-2:]] == [("stream7", 0, 90_000), ("stream7", 5, 90_000)]
-    two = parsed(device_op(KERNEL, "k", 0, 1, 1), device_op(KERNEL, "k", 0, 2, 2, stream=9) | {"args": {"device": 1, "stream": 9}})
-    assert [op.stream for op in workload_of(two).ops] == ["compute", "gpu0.stream7"]
+    two = trace(device_op(KERNEL, "k", 0, 1, 1), device_op(KERNEL, "k", 0, 2, 2, stream=9) | {"args": {"device": 1, "stream": 9}})
+    assert [op.stream for op in graph_of(two).ops] == ["compute", "gpu0.stream7"]
 
 
 def test_the_whole_meta_without_memory() -> None:
-    waiting = parsed(*launch(5, 1), device_op(KERNEL, "before", 0, 1, 99, stream=8), call("cudaStreamWaitEvent", 20, 1, 3))
-    assert workload_of(waiting).meta == {
+    waiting = trace(*launch(5, 1), device_op(KERNEL, "before", 0, 1, 99, stream=8), call("cudaStreamWaitEvent", 20, 1, 3))
+    assert graph_of(waiting).meta == {
         "source": "trace of the PyTorch profiler",
         "measured_on": "Toy",
         "span_ns": 14_000,
@@ -355,10 +353,10 @@ def test_what_is_missing_of_memory() -> None:
     ]
     bare = memory(0, 512, 1)
     del bare["args"]["Addr"]
-    assert workload_of(parsed(bare, *launch(1, 1))).meta["missing"] == told
+    assert graph_of(trace(bare, *launch(1, 1))).meta["missing"] == told
     shapes = {"Input Dims": [[8, 16], [4], [8, 16]], "Input type": ["float", "long int", "double"]}
     shaped = span("cpu_op", "aten::add", 20, 20, **shapes)
-    graph = workload_of(parsed(memory(0, 512, 1, 512), memory(1, 512, 2, 1024), *launch(2, 1), shaped, *launch(25, 2), memory(90, -512, 1)))
+    graph = graph_of(trace(memory(0, 512, 1, 512), memory(1, 512, 2, 1024), *launch(2, 1), shaped, *launch(25, 2), memory(90, -512, 1)))
     told[1] = (
         "which block an argument is: of 3 arguments 1 have the bytes of one block, 1 of several (the latest is taken),"
         " 1 of none (allocated before, or a part of one)"
@@ -372,5 +370,5 @@ def test_what_is_missing_of_memory() -> None:
     ("types", "dtype"), [(["long int"], "int64"), (["", "c10::BFloat16"], "bf16"), (["Scalar"], "fp32"), ([3], "fp32")]
 )
 def test_the_type_of_an_op(types: list[Any], dtype: str) -> None:
-    graph = workload_of(parsed(span("cpu_op", "aten::add", 0, 9, **{"Input type": types}), *launch(1, 1)))
+    graph = graph_of(trace(span("cpu_op", "aten::add", 0, 9, **{"Input type": types}), *launch(1, 1)))
     assert [(op.dtype, op.kind) for op in graph.ops] == [(dtype, "elementwise")]

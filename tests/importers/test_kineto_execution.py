@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from kineto_toys import KERNEL, call, device_op, execution_trace, memory, span, step, trace
+from kineto_toys import KERNEL, call, device_op, execution_trace, graph_of, memory, span, step, trace
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.recordings import import_kineto, parse_kineto
-from hosim.importers.recordings.kineto_workload import workload_of
+from hosim.importers.recordings import import_kineto
 from hosim.importers.torch_programs import recorded_calls
 from hosim.io import load_workload
 
@@ -39,9 +38,9 @@ def products(*names: str) -> list[dict]:
 
 def test_storages_that_nobody_returned_were_there_before(tmp_path: Path) -> None:
     """Storages 1 and 2 were there; 3 is made by the first, and 2 is made again by the second, which the third takes."""
-    recorded = parse_kineto(trace(memory(-1, 512, 1, 4 * SIZE + 512), *products("aten::mm", "aten::t", "aten::add")), "toy")
+    recorded = trace(memory(-1, 512, 1, 4 * SIZE + 512), *products("aten::mm", "aten::t", "aten::add"))
     calls = ("aten::mm", [1, 2], [3]), ("aten::t", [3, 1], [2]), ("aten::add", [2, 4], [])
-    graph = workload_of(recorded, recorded_calls(written(tmp_path, execution_trace(*calls))))
+    graph = graph_of(recorded, execution_trace=written(tmp_path, execution_trace(*calls)))
     assert before(graph) == {"before1.storage": [0], "before0.storage": [0, 1], "before2.storage": [2]}
     assert [t.size_bytes for t in graph.tensors if t.name.startswith("before")] == [SIZE] * 3
     assert graph.meta["unknown_uses_bytes"] == SIZE
@@ -51,9 +50,9 @@ def test_storages_that_nobody_returned_were_there_before(tmp_path: Path) -> None
 def test_a_block_that_the_recording_frees_is_not_counted_twice(tmp_path: Path) -> None:
     """Storage 1 is used first and then freed: a block of the recording. Storage 2 is used later, so that it cannot be that block."""
     freed = memory(18, -SIZE, 99, SIZE + 512)
-    recorded = parse_kineto(trace(memory(-1, 512, 1, 2 * SIZE + 512), freed, *products("aten::mm", "aten::add")), "toy")
+    recorded = trace(memory(-1, 512, 1, 2 * SIZE + 512), freed, *products("aten::mm", "aten::add"))
     calls = ("aten::mm", [1], []), ("aten::add", [2], [])
-    graph = workload_of(recorded, recorded_calls(written(tmp_path, execution_trace(*calls))))
+    graph = graph_of(recorded, execution_trace=written(tmp_path, execution_trace(*calls)))
     assert before(graph) == {"before1.storage": [1]}
     assert graph.meta["unknown_uses_bytes"] == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from kineto_toys import COPY, KERNEL, call, device_op, in_the_schema_of_2021, memory, span, step, trace
+from kineto_toys import COPY, KERNEL, call, device_op, graph_of, in_the_schema_of_2021, memory, span, step, trace
 from typer.testing import CliRunner
 
 from hosim.analysis import static_peak
@@ -18,7 +18,6 @@ from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import parse_kineto
-from hosim.importers.recordings.kineto_workload import workload_of
 from hosim.io import load_any, load_workload, save_workload
 from hosim.validate.recorded_steps import structural_replay, structure
 
@@ -26,7 +25,7 @@ WEIGHT = 512
 
 
 def of(*events: dict) -> Graph:
-    return workload_of(parse_kineto(trace(*events), "toy"))
+    return graph_of(trace(*events))
 
 
 def launch(at: float, correlation: int, stream: int = 7, name: str = "k", tid: str = "11") -> list[dict]:
@@ -41,7 +40,7 @@ def operands(graph: Graph) -> list[tuple]:
 
 
 def test_a_step_by_hand() -> None:
-    graph = workload_of(parse_kineto(step(), "step"))
+    graph = graph_of(step(), "step")
     assert [(op.name, op.kind, op.stream, op.duration_ns, op.deps) for op in graph.ops] == [
         ("copy_h2d.0", "copy", "compute", 100_000, ()),
         ("gemm.1", "matmul", "compute", 60_000, ()),
@@ -56,7 +55,7 @@ def test_a_step_by_hand() -> None:
     assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == tensors
     assert graph.meta["unknown_uses_bytes"] == 3584 - WEIGHT
     assert graph.ops[1].dtype == "fp32"
-    assert workload_of(parse_kineto(in_the_schema_of_2021(step()), "step")) == graph
+    assert graph_of(in_the_schema_of_2021(step()), "step") == graph
 
 
 def test_lives_of_blocks() -> None:

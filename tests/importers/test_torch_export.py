@@ -1,13 +1,12 @@
 """Small programs, each with one thing that an importer gets wrong easily. The peaks are compared with a real run, too."""
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from live_storages import held_by_node  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.fx.experimental.sym_node import SymNode  # noqa: E402
 from wholes import wholes  # noqa: E402
 
 from hosim.analysis import static_peak  # noqa: E402
@@ -15,7 +14,6 @@ from hosim.errors import InputError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.importers import op_kind  # noqa: E402
 from hosim.importers.torch_programs import import_exported  # noqa: E402
-from hosim.importers.torch_programs.torch_run import _concrete  # noqa: E402
 
 KIB = 1024
 
@@ -351,12 +349,11 @@ def test_an_unknown_op_is_its_own_kind():
     assert op_kind("aten.some_new_op_.default") == "some_new_op"
 
 
-def test_a_size_without_an_example_is_refused():
-    class Symbol(SimpleNamespace):
-        def __str__(self):
-            return "s0"
-
-    assert _concrete(Symbol(node=SimpleNamespace(hint=4)), "x") == 4
-    with pytest.raises(InputError) as raised:
-        _concrete(Symbol(node=SimpleNamespace(hint=None)), "x")
-    assert str(raised.value) == "'x' has the size s0, of which the program keeps no example; export it with static shapes"
+def test_a_size_without_an_example_is_refused(monkeypatch):
+    program = torch.export.export(nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},), strict=False)
+    assert import_exported(program, name="linear").ops[0].flops == 2 * 3 * 4 * 4
+    monkeypatch.setattr(SymNode, "hint", property(lambda node: None))
+    with pytest.raises(
+        InputError, match=r"^'x?\w*' has the size \w+, of which the program keeps no example; export it with static shapes$"
+    ):
+        import_exported(program, name="linear")

@@ -12,8 +12,7 @@ from torch import nn  # noqa: E402
 from wholes import wholes  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
-from hosim.importers.torch_programs import Pt2Node, import_exported, import_pt2  # noqa: E402
-from hosim.importers.torch_programs.torch_pt2 import _arguments  # noqa: E402
+from hosim.importers.torch_programs import import_exported, import_pt2  # noqa: E402
 from hosim.io import load_any  # noqa: E402
 
 
@@ -146,13 +145,6 @@ def test_a_functional_program(tmp_path):
     graph = import_pt2(tmp_path / "a.pt2")
     assert graph == import_exported(program, name="a")
     assert any(op.name.startswith("update.norm.") for op in graph.ops)
-
-
-def test_arguments_of_what_has_no_schema():
-    """Those said to be given by keyword keep their names; one without a name goes by its place."""
-    node = Pt2Node("around", "torch.ops.higher_order.wrap_with_autocast", (), None)
-    given = [("a", True, 1), ("b", False, 2), ("", True, 3), ("c", None, 4)]
-    assert _arguments(node, torch.ops.higher_order.wrap_with_autocast, given) == ((2, 3, 4), {"a": 1})
 
 
 def test_a_size_without_example(tmp_path):

@@ -1,9 +1,26 @@
 """Tensors of execution traces: what a record reaches, and which storage an id means."""
 
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 
-from hosim.importers.torch_programs import Storages, TracedTensor
-from hosim.importers.torch_programs.traced_tensors import dtype_of_types, traced_tensors
+from hosim.importers.torch_programs import Storages, TracedTensor, recorded_calls
+
+
+def traced_tensors(value: object, shape: object = None, strides: object = None) -> tuple[TracedTensor, ...]:
+    """What a call of an execution trace takes whose one argument is this."""
+    given = {"values": [value], "shapes": [shape], "strides": [strides], "types": ["Tensor(float)"]}
+    none = {"values": [], "shapes": [], "types": []}
+    attrs = [{"name": "rf_id", "value": 1}, {"name": "tid", "value": 1}]
+    node = {"id": 2, "ctrl_deps": 1, "name": "aten::exp", "inputs": given, "outputs": none, "attrs": attrs}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        path.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "nodes": [node]}))
+        (call,) = recorded_calls(path)
+    return call.inputs
+
 
 T = [9, 5, 2, 12, 4, "cuda:0"]
 
@@ -53,18 +70,6 @@ def test_records_that_are_no_tensors() -> None:
 
 def test_where_a_tensor_lies() -> None:
     assert [TracedTensor(0, 0, d).on_accelerator for d in ("", "cpu", "meta", "cuda:0", "npu")] == [False, False, False, True, True]
-
-
-def test_types() -> None:
-    names = ["Int", "Tensor(c10::BFloat16)", "Tensor(float)"]
-    assert [dtype_of_types(t) for t in (names, names[2:], ["Tensor(x)", *names], [], None, [3])] == [
-        "bf16",
-        "fp32",
-        "fp32",
-        "fp32",
-        "fp32",
-        "fp32",
-    ]
 
 
 def test_storages() -> None:

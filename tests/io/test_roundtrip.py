@@ -1,7 +1,9 @@
 """What is written is read back the same, byte for byte where that is promised."""
 
 import json
+import os
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import pytest
@@ -12,7 +14,7 @@ from strategies import cases, graphs, hardware, several, wild_plans
 
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.files import reading, yamltext
+from hosim.files import content, parse, write
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import (
@@ -54,9 +56,11 @@ HUGE = st.integers(0, 2**63 - 1)
 
 
 def through_text(data, kind, yaml):
-    """``data`` after a trip through the text of a file."""
-    text = yamltext.dump(data) if yaml else reading.to_text(data)
-    return reading.parse(text, f"x.{'yaml' if yaml else 'json'}")
+    """``data`` after a trip through a file."""
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/x.{'yaml' if yaml else 'json'}"
+        write(path, data)
+        return content(path)
 
 
 @given(graphs(max_streams=3, measured=False), st.booleans())
@@ -224,7 +228,7 @@ def test_the_examples_of_the_formats_page():
     graph = workload_from_dict(WORKLOAD)
     assert graph.tensors == (Tensor("w", 40, "parameter", "hbm"), Tensor("a", 30))
     assert graph.ops == (Op("f", "matmul", (0,), (1,), duration_ns=50),)
-    machine = hardware_from_dict(reading.parse(HARDWARE, "toy.yaml"))
+    machine = hardware_from_dict(parse(HARDWARE, "toy.yaml"))
     assert (machine.inspect_ns, machine.device.capacity_bytes, machine.fabrics[0].bandwidth_bytes_per_s) == (20_000, 100, 1_500_000_000)
     plan = plan_from_dict(PLAN, graph)
     check_tiers(plan, machine)
@@ -396,7 +400,7 @@ def test_files_by_name_and_content(tmp_path, ending):
     save_workload(graph, path)
     assert load_workload(path) == graph
     assert path.read_bytes().startswith(b"\x1f\x8b") == ending.endswith(".gz")
-    machine = hardware_from_dict(reading.parse(HARDWARE, "toy.yaml"))
+    machine = hardware_from_dict(parse(HARDWARE, "toy.yaml"))
     save_hardware(machine, path)
     assert load_hardware(path) == machine
     plan = plan_from_dict(PLAN, graph)
@@ -419,7 +423,7 @@ def test_gzip_is_recognized_by_its_content_and_is_the_same_every_time(tmp_path):
 
 def test_hardware_is_written_as_people_write_it(tmp_path):
     path = tmp_path / "h.yaml"
-    save_hardware(hardware_from_dict(reading.parse(HARDWARE, "toy.yaml")), path)
+    save_hardware(hardware_from_dict(parse(HARDWARE, "toy.yaml")), path)
     text = path.read_text()
     assert "  hbm: {capacity: 100 B, bandwidth: 1 TB/s, scope: device}\n" in text
     assert "    channels: [h2d, d2h]\n" in text
@@ -440,7 +444,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reading.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         save_workload(workload_from_dict(WORKLOAD), path)
     assert path.read_text() == "old"

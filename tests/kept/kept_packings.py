@@ -18,8 +18,7 @@ import numpy as np
 from kept_table import KeptTable, Row, checksum
 
 from hosim.engine.allocators import pack
-from hosim.engine.allocators.greedy import improve
-from hosim.engine.allocators.skyline import SkylineSearch
+from hosim.engine.allocators.packing_searches import SkylineSearch, improve
 
 COLUMNS = ("problem", "what", "figure", "known", "checksum")
 SEED = 41

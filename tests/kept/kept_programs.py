@@ -22,7 +22,6 @@ from torch import nn
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers.torch_programs import import_exported, import_training
-from hosim.importers.torch_programs.torch_train import OPTIMIZERS
 from hosim.io import workload_to_dict
 
 COLUMNS = ("program", "torch", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum", "meta")
@@ -191,7 +190,7 @@ def exported(name: str) -> Graph:
 
 
 STEPS: dict[str, dict[str, Any]] = {
-    **{f"step_{optimizer}": {"optimizer": optimizer} for optimizer in OPTIMIZERS},
+    **{f"step_{optimizer}": {"optimizer": optimizer} for optimizer in ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")},
     "step_bf16": {"optimizer": "adamw", "dtype": "bf16"},
     "step_float16": {"optimizer": "adamw-master", "dtype": "float16"},
     "step_autocast": {"autocast": "bf16", "micro_batches": 2},

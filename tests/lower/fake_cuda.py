@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from hosim.engine.allocators import CachingAllocator
-from hosim.lower.devices import cuda_memory, cuda_pinning, cuda_queues
+from hosim.lower.devices import torch_gpu
 
 TOUCHES_NOTHING = (
     torch.ops.aten.set_.source_Storage,
@@ -32,16 +32,15 @@ TOUCHES_NOTHING = (
 EVERYTHING = (0, 1 << 62)
 
 
-def install(monkeypatch, on_cuda, **options):
+def install(monkeypatch, **options):
     """Put a stand-in in the place of what the machine uses of torch."""
     cuda = FakeCuda(**options)
     empty = torch.empty
-    for module in (on_cuda, cuda_queues, cuda_memory, cuda_pinning):
-        monkeypatch.setattr(module, "cuda", cuda)
-    monkeypatch.setattr(on_cuda, "_used_on", cuda.record_stream)
-    monkeypatch.setattr(on_cuda, "_gpu", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(on_cuda, "_is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable)
-    monkeypatch.setattr(on_cuda, "_to_host", lambda tensor: cuda.to_host(tensor, empty))
+    monkeypatch.setattr(torch_gpu, "cuda", cuda)
+    monkeypatch.setattr(torch_gpu, "used_on", cuda.record_stream)
+    monkeypatch.setattr(torch_gpu, "gpu", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(torch_gpu, "is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable)
+    monkeypatch.setattr(torch_gpu, "to_host", lambda tensor: cuda.to_host(tensor, empty))
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k))
     resize = torch.UntypedStorage.resize_
     monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize))

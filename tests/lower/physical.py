@@ -27,7 +27,7 @@ from steps import case, inputs_of
 from hosim import allocator_blocks
 from hosim.analysis import static_peak
 from hosim.lower import Executor, insert, planned, within_reserved
-from hosim.lower.devices import CudaDevice, on_cuda
+from hosim.lower.devices import CudaDevice
 from hosim.lower.tiers import RunMemory
 from hosim.result import CACHING, EXPANDABLE
 
@@ -90,7 +90,7 @@ def run(name, training, share, policy="hyperoffload", runs=3, **options):
     given = dict(zip([given.placeholder for given in program.givens], values, strict=True))
     inputs = {one.placeholder: given[one.placeholder] for one in program.givens if not one.own}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        cuda = fake_cuda.install(patch, on_cuda, capacity=80 * GIB // scale, scale=scale, ns_per_byte=NS_PER_BYTE, **options)
+        cuda = fake_cuda.install(patch, capacity=80 * GIB // scale, scale=scale, ns_per_byte=NS_PER_BYTE, **options)
         patch.setattr(allocator_blocks, "MIN_BLOCK", 1)  # the stand-in rounds what a byte stands for
         machine = CudaDevice(MACHINE, directories={"nvme": folder})
         uses = []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
-from hosim.lower.devices import on_cpu, pace
+from hosim.lower.devices import CpuDevice
 
 
 class Clock:
-    """Stands in for ``time`` in the modules of the CPU machine. ``late_s`` are seconds that each of the next waits takes too long."""
+    """Stands in for the time of the machine. ``late_s`` are seconds that each of the next waits takes too long."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -27,10 +28,8 @@ class Clock:
 
 def use(monkeypatch: pytest.MonkeyPatch, clock: Clock, sleep: Callable[[float], object]) -> None:
     """Let the CPU machine read this clock, and transfers wait with ``sleep``."""
-    paces = pace.paces
-    monkeypatch.setattr(pace, "time", clock)
-    monkeypatch.setattr(on_cpu, "time", clock)
-    monkeypatch.setattr(on_cpu, "paces", lambda hardware, _: paces(hardware, sleep))
+    monkeypatch.setattr(time, "perf_counter_ns", clock.perf_counter_ns)
+    monkeypatch.setattr(CpuDevice, "_sleep", lambda _, seconds: sleep(seconds))
 
 
 class Gate:

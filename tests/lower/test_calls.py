@@ -11,9 +11,8 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
-from hosim.lower import callable as callables  # noqa: E402
-from hosim.lower import capture_training  # noqa: E402
-from hosim.lower.devices import CpuDevice, on_cpu, on_cuda  # noqa: E402
+from hosim.lower import capture_training, devices, machine_of  # noqa: E402
+from hosim.lower.devices import CpuDevice  # noqa: E402
 from hosim.lower.tiers import Residents  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
@@ -62,7 +61,7 @@ def test_inference_by_name():
 def test_a_step_with_a_number():
     model = Scaled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, fused=True)
-    with hosim.offload(model, {"x": X, "scale": 3.0}, hardware=HARDWARE, optimizer=optimizer, loss=loss_of) as step:
+    with hosim.offload(model, (X, 3.0), hardware=HARDWARE, optimizer=optimizer, loss=loss_of) as step:
         assert torch.equal(step(X, scale=3.0), (X * 3).square().mean())
         assert refused(step, X, 4.0) == "input 'scale' is 3.0 in the captured step, got 4.0; offload it again"
         assert refused(step, X) == "expected the inputs x, scale, got x"
@@ -108,30 +107,35 @@ def test_a_model_of_transformers_that_returns_its_cache():
     assert refused(hosim.offload, model, X, hardware=HARDWARE) == "torch.export cannot export Fails: ValueError"
 
 
+def test_more_example_inputs_than_a_model_takes():
+    message = refused(hosim.offload, Scaled(), (X, 3.0, X), hardware=HARDWARE, optimizer=torch.optim.SGD([torch.zeros(1)]), loss=loss_of)
+    assert message == "example_inputs: 3 example inputs; Scaled takes 2"
+
+
 def test_the_machine_that_runs_it(monkeypatch, tmp_path):
     """The GPU that has the parameters, or the CPU; or the one that is given."""
     made = []
-    monkeypatch.setattr(on_cuda, "CudaDevice", lambda hardware, **given: made.append((hardware, given)) or "gpu")
-    monkeypatch.setattr(on_cpu, "CpuDevice", lambda hardware, **given: made.append((hardware, given)) or "cpu")
+    monkeypatch.setattr(devices, "CudaDevice", lambda hardware, **given: made.append((hardware, given)) or "gpu")
+    monkeypatch.setattr(devices, "CpuDevice", lambda hardware, **given: made.append((hardware, given)) or "cpu")
     held = {name: SimpleNamespace(device=torch.device(device)) for name, device in (("a", "cpu"), ("b", "cuda:1"))}
-    monkeypatch.setattr(callables, "named_tensors", lambda model: held)
+    model = SimpleNamespace(named_parameters=lambda **_: held.items(), named_buffers=lambda **_: ())
     folders = {"nvme": tmp_path}
-    assert callables.machine_of(None, None, "profile", folders) == "gpu"
+    assert machine_of(model, None, "profile", folders) == "gpu"
     del held["b"]
-    assert callables.machine_of(None, None, "profile", folders) == "cpu"
+    assert machine_of(model, None, "profile", folders) == "cpu"
     held["c"] = SimpleNamespace(device=torch.device("meta"))
-    assert callables.machine_of(None, None, "profile", folders) == "cpu"  # torch finds no GPU here
+    assert machine_of(model, None, "profile", folders) == "cpu"  # torch finds no GPU here
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [callables.machine_of(None, given, "profile", folders) for given in (None, "cuda", torch.device("cpu"))] == ["gpu", "gpu", "cpu"]
+    assert [machine_of(model, given, "profile", folders) for given in (None, "cuda", torch.device("cpu"))] == ["gpu", "gpu", "cpu"]
     assert [given.get("index", "CPU") for _, given in made] == [1, "CPU", "CPU", None, None, "CPU"]
     assert all(given["directories"] is folders for _, given in made)
-    assert callables.machine_of(None, made, "profile", folders) is made
+    assert machine_of(model, made, "profile", folders) is made
     for given, wrong in (
         ("gpu", "torch knows no device 'gpu'; expected cuda, cuda:1 or cpu"),
         ("xpu", "plans run on GPUs and CPUs, not on xpu"),
     ):
         with pytest.raises(InputError, match=wrong):
-            callables.machine_of(None, given, "profile", folders)
+            machine_of(model, given, "profile", folders)
 
 
 def test_what_one_may_give(tmp_path):
@@ -187,7 +191,7 @@ def test_constants_of_the_loss_are_held():
     wanted = loss(plain, {"x": X})
     wanted.backward()
     optimizers[0].step()
-    with hosim.offload(model, {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss) as offloaded:
+    with hosim.offload(model, X, hardware=HARDWARE, optimizer=optimizers[1], loss=loss) as offloaded:
         assert torch.equal(offloaded(X), wanted)
     assert torch.equal(model.weight, plain.weight)
 

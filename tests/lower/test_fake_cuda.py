@@ -7,14 +7,12 @@ torch = pytest.importorskip("torch")
 import fake_cuda  # noqa: E402
 from fake_cuda import Launched  # noqa: E402
 
-from hosim.lower.devices import on_cuda  # noqa: E402
-
 MIB = 1 << 20
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    return fake_cuda.install(monkeypatch, on_cuda, capacity=64, scale=MIB, op_ns=1000, ns_per_byte=1, launch_ns=0)
+    return fake_cuda.install(monkeypatch, capacity=64, scale=MIB, op_ns=1000, ns_per_byte=1, launch_ns=0)
 
 
 def test_only_events_made_for_it_have_times(fake):

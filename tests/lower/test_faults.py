@@ -19,7 +19,6 @@ from hosim.cache_plan import DETACH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError, PlanError  # noqa: E402
 from hosim.lower import Executor, StepValues  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
-from hosim.lower.tiers import file_tier  # noqa: E402
 
 
 class Setup:
@@ -78,7 +77,7 @@ def full(*_):
 
 
 def test_a_disk_that_is_full_when_weights_are_placed(setup, monkeypatch):
-    monkeypatch.setattr(file_tier.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(ExecutionError, match=r"^tensor 'layers\.0' to nvme: No space left on device$") as caught:
         setup.place()
     assert caught.value.lost == ()
@@ -88,14 +87,14 @@ def test_a_disk_that_is_full_when_weights_are_placed(setup, monkeypatch):
 
 def test_a_disk_that_fills_up_during_a_run(tmp_path, monkeypatch):
     setup = Setup(tmp_path, home="ddr", down="nvme").place()
-    write = file_tier.os.pwrite
+    write = os.pwrite
     written = []
 
     def twice(*arguments):
         written.append(arguments)
         return write(*arguments) if len(written) < 3 else full()
 
-    monkeypatch.setattr(file_tier.os, "pwrite", twice)
+    monkeypatch.setattr(os, "pwrite", twice)
     with pytest.raises(ExecutionError, match=r"^store of '(mm|relu).*' from hbm to nvme: No space left on device$") as caught:
         setup.run()
     assert caught.value.lost == ()
@@ -105,13 +104,13 @@ def test_a_disk_that_fills_up_during_a_run(tmp_path, monkeypatch):
 
 def test_a_disk_that_gives_nothing_back(setup, monkeypatch):
     setup.place()
-    read = file_tier.os.preadv
-    monkeypatch.setattr(file_tier.os, "preadv", full)
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", full)
     with pytest.raises(ExecutionError, match=r"^prefetch of 'layers\.0' from nvme to hbm: No space left on device") as caught:
         setup.run()
     # this disk does not even give back what it has: it is said what is lost, and nobody can compute with it
     assert set(caught.value.lost) == {"layers.0", "layers.1", "layers.2"}
-    monkeypatch.setattr(file_tier.os, "preadv", read)
+    monkeypatch.setattr(os, "preadv", read)
     setup.check_nothing_left()
     assert all(value.untyped_storage().nbytes() == 0 for value in setup.values.values() if value is not setup.x)
 

@@ -18,7 +18,6 @@ from hosim.gpu.captured_step import captured  # noqa: E402
 from hosim.gpu.gpu_seam import CpuBackend  # noqa: E402
 from hosim.gpu.measured_machine import measured_machine  # noqa: E402
 from hosim.lower import rule_of  # noqa: E402
-from hosim.lower.devices import on_cuda  # noqa: E402
 
 
 class Pretended(CpuBackend):
@@ -46,7 +45,7 @@ class Pretended(CpuBackend):
 def pretended(monkeypatch):
     """Each kernel takes 1 ms; the decoder really runs on the CPU."""
     device, runs, budgets = Pretended(), [], []
-    cuda = fake_cuda.install(monkeypatch, on_cuda, op_ns=1_000_000, launch_ns=0)
+    cuda = fake_cuda.install(monkeypatch, op_ns=1_000_000, launch_ns=0)
     monkeypatch.setattr(command, "CudaBackend", lambda index: device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

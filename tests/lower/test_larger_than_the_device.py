@@ -13,7 +13,7 @@ from layers import AbsentGpu, machine  # noqa: E402
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import inference  # noqa: E402
-from hosim.lower.devices import CpuOrigin, CudaDevice, on_cuda  # noqa: E402
+from hosim.lower.devices import CpuOrigin, CudaDevice  # noqa: E402
 
 MIB = 1 << 20
 WIDTH = 1792  # a weight takes 12.25 MiB: one segment of the allocator
@@ -68,7 +68,7 @@ def x():
 def cuda(monkeypatch):
     """45 MiB; the weights of :class:`Wide` take 73.5."""
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    return fake_cuda.install(monkeypatch, on_cuda, capacity=45 * MIB, expandable=True)
+    return fake_cuda.install(monkeypatch, capacity=45 * MIB, expandable=True)
 
 
 def test_a_model_on_the_cpu(cuda, x):

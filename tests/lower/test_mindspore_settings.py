@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +16,8 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Compute, Hardware
-from hosim.lower.bridges import Setting, Tried, auto_offload, environment, export_to_dict, mindspore_search, search
-from hosim.policies import policy_named
+from hosim.lower.bridges import Setting, Tried, auto_offload, environment, export_to_dict, search
+from hosim.policies import Policy, policy_named
 
 DOCUMENTED = {
     *("SELECT_DISTANCE", "SELECT_NUM", "PREFETCH_DISTANCE", "RELEASE_DISTANCE", "MAX_DEVICE_MEMORY", "PEAK_MODELED_HEADROOM_BYTES"),
@@ -41,6 +40,39 @@ def idle(ops: int = 5, ns: int = 20, largest: int | None = None) -> Graph:
     return b.build()
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
+    """The settings for which a policy plans, in order."""
+    found: list[Setting] = []
+    plan = Policy.plan
+
+    def planned(policy: Policy, *given: Any, **parameters: Any) -> Plan:
+        found.append(Setting(policy.name, parameters))
+        return plan(policy, *given, **parameters)
+
+    monkeypatch.setattr(Policy, "plan", planned)
+    return found
+
+
+def values_of(asked: list[Setting], strategy: str) -> dict[str, list[Any]]:
+    """The values of each parameter that were tried, in order."""
+    tried = [setting.parameters for setting in asked if setting.strategy == strategy]
+    return {name: sorted({parameters[name] for parameters in tried}) for name in tried[0]}
+
+
+def worth(graph: Graph, budget: int, setting: Setting) -> tuple[int, ...]:
+    """What fits by its time, peak and bytes moved, then what does not by the peak that it would have, then what has no plan."""
+    try:
+        plan = policy_named(setting.strategy).plan(graph, MACHINE, budget, **setting.parameters)
+    except InfeasibleError:
+        return (2,)
+    result = replay(plan, MACHINE, budget)
+    if not result.feasible:
+        return 1, replay(plan, MACHINE).peak_bytes["hbm"]
+    moved = sum([graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != "detach"])
+    return 0, result.makespan_ns or 0, result.peak_bytes["hbm"], moved
+
+
 def last(graph: Graph, budget: int, trials: int = 60, seed: int = 0) -> Tried:
     *_, best = search(graph, MACHINE, budget, trials=trials, seed=seed)
     return best
@@ -61,10 +93,10 @@ def as_setting(variables: dict[str, str]) -> Setting:
 # ------------------------------------------------------------------------------------------------------------- the names
 
 
-@pytest.mark.parametrize("strategy", mindspore_search.STRATEGIES)
-def test_names_are_the_documented_ones_and_name_every_knob(strategy: str) -> None:
-    space = mindspore_search._space(strategy, idle(), MACHINE, 90)
-    names = set(environment(Setting(strategy, {name: default for name, _, default in space})))
+@pytest.mark.parametrize("strategy", ["distance", "memory_peak"])
+def test_names_are_the_documented_ones_and_name_every_knob(strategy: str, asked: list[Setting]) -> None:
+    last(idle(), 90, trials=2)
+    names = set(environment(next(setting for setting in asked if setting.strategy == strategy)))
     assert names <= {f"HYPER_OFFLOAD_{n}" for n in DOCUMENTED} | {f"MS_DEV_HYPER_OFFLOAD_{n}" for n in SWITCHES}
     unsearched = {"placement", "default_kernel_time_us"}
     knobs = {name.upper() for name in policy_named(strategy).parameters if name not in unsearched}
@@ -113,13 +145,20 @@ def test_what_cannot_be_hidden_waits() -> None:
 
 def test_it_finds_the_best_of_all_settings() -> None:
     graph = idle(5, 30)
-    space = mindspore_search._space("distance", graph, MACHINE, 90)
-    evaluate = mindspore_search._Evaluator(graph, MACHINE, 90)
-    names = [name for name, _, _ in space]
-    every = [evaluate(Setting("distance", dict(zip(names, values, strict=True))))[0] for values in product(*(v for _, v, _ in space))]
-    best = evaluate(last(graph, 90).setting)[0]
+    names = ("select_distance", "select_num", "prefetch_distance", "release_distance")
+    every = [Setting("distance", dict(zip(names, values, strict=True))) for values in product(*[range(1, 6)] * 2, *[range(6)] * 2)]
+    best = worth(graph, 90, last(graph, 90).setting)
     assert best[0] == 0
-    assert best <= min(every)
+    assert best <= min(worth(graph, 90, setting) for setting in every)
+
+
+@pytest.mark.parametrize("budget", [100, 99, 90, 1])
+def test_the_best_so_far_is_the_one_worth_most(budget: int, asked: list[Setting]) -> None:
+    graph = idle()
+    found = list(search(graph, MACHINE, budget, trials=40))
+    tried = [worth(graph, budget, setting) for setting in asked[: len(found)]]
+    assert [worth(graph, budget, best.setting) for best in found] == [min(tried[: n + 1]) for n in range(len(found))]
+    assert all((best.plan is None) == (worth(graph, budget, best.setting) == (2,)) for best in found)
 
 
 def test_the_seed_decides() -> None:
@@ -129,22 +168,20 @@ def test_the_seed_decides() -> None:
     ]
 
 
-def test_no_more_trials_than_asked_and_no_setting_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Setting] = []
-    evaluate = mindspore_search._Evaluator.__call__
-    monkeypatch.setattr(mindspore_search._Evaluator, "__call__", lambda self, setting: asked.append(setting) or evaluate(self, setting))
+def test_no_more_trials_than_asked_and_no_setting_twice(asked: list[Setting]) -> None:
     assert len(list(search(idle(), MACHINE, 90, trials=33))) == 33
     assert len({(s.strategy, *s.parameters.values()) for s in asked}) == len(asked)
     assert 33 <= len(asked) <= 34  # the two strategies take turns
     assert {s.strategy for s in asked} == {"distance", "memory_peak"}
 
 
-def test_a_climb_ends_by_itself_when_nothing_is_left() -> None:
-    graph = idle(3)
-    space = mindspore_search._space("distance", graph, MACHINE, 20)
-    every = len(list(product(*(values for _, values, _ in space))))
-    climbed = len(list(mindspore_search._climb("distance", space, mindspore_search._Evaluator(graph, MACHINE, 20), random.Random(0))))
+def test_a_climb_ends_by_itself_when_nothing_is_left(asked: list[Setting]) -> None:
+    """Of three ops: 1 to 3 of two parameters, and 0 to 3 of two."""
+    every = 3 * 3 * 4 * 4
+    last(idle(3), 20, trials=3 * every)
+    climbed = sum(setting.strategy == "distance" for setting in asked)
     assert every / 2 < climbed <= every
+    assert {setting.strategy for setting in asked[2 * climbed :]} == {"memory_peak"}
 
 
 @settings(max_examples=15)
@@ -177,60 +214,42 @@ def test_the_gap_and_nothing_that_fits() -> None:
         export_to_dict(nothing, target, "hbm", 4)
 
 
-def test_the_values_that_are_searched() -> None:
-    """Toy of 5 ops, 4 tensors, and 1000 B of budget; the machine copies 1 GB/s each way."""
-    graph = idle()
-    defaults = policy_named("memory_peak").parameters
-    distances = [(name, [0, 1, 2, 3, 4, 5], defaults[name]) for name in ("prefetch_distance", "release_distance")]
-    assert [(name, list(values)) for name, values, _ in mindspore_search._space("distance", graph, MACHINE, 1000)] == [
-        ("select_distance", [1, 2, 3, 4, 5]),
-        ("select_num", [1, 2, 3, 4, 5]),
-        *((name, values) for name, values, _ in distances),
-    ]
-    weights = ("size", "cover_start", "cover_end", "neighbor_impact")
-    rates = [0.125, 0.25, 0.5, 0.75, 1.0]
-    assert [(name, list(values), default) for name, values, default in mindspore_search._space("memory_peak", graph, MACHINE, 1000)] == [
-        ("max_device_memory", [1000], 1000),
-        ("peak_modeled_headroom_bytes", [0, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600], 100),
-        *((name, [min(v, 5) for v in values], default) for name, values, default in distances),
-        *((name, [False, True], defaults[name]) for name in defaults if name.startswith("enable_adaptive_")),
-        ("h2d_bandwidth_gbps", rates, 1.0),
-        ("d2h_bandwidth_gbps", rates, 1.0),
-        *((f"score_weight_{name}", [0.0, 0.25, 0.5, 1.0, 2.0, 4.0], defaults[f"score_weight_{name}"]) for name in weights),
-    ]
-    alone = Hardware("alone", MACHINE.tiers[:1], (), Compute({}))
-    given = {"h2d_bandwidth_gbps": 16.0, "d2h_bandwidth_gbps": 8.0}
-    assert list(mindspore_search._rates(alone, given)) == [
-        ("h2d_bandwidth_gbps", [2.0, 4.0, 8.0, 12.0, 16.0], 16.0),
-        ("d2h_bandwidth_gbps", [1.0, 2.0, 4.0, 6.0, 8.0], 8.0),
-    ]
+def test_the_values_that_are_searched(asked: list[Setting]) -> None:
+    """Toy of 5 ops, 4 tensors, and 1000 B of budget; it copies 1 GB/s each way. Searches begin at the defaults, as far as they go."""
+    last(idle(), 1000, trials=900)
+    for strategy in ("distance", "memory_peak"):
+        first = next(setting.parameters for setting in asked if setting.strategy == strategy)
+        defaults = policy_named(strategy).parameters
+        assert first == {name: BEGIN[name] if name in BEGIN else min(defaults[name], 5) for name in first}
+    distances = {"prefetch_distance": [0, 1, 2, 3, 4, 5], "release_distance": [0, 1, 2, 3, 4, 5]}
+    assert values_of(asked, "distance") == {"select_distance": [1, 2, 3, 4, 5], "select_num": [1, 2, 3, 4, 5], **distances}
+    weights, rates = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0], [0.125, 0.25, 0.5, 0.75, 1.0]
+    assert values_of(asked, "memory_peak") == {
+        "max_device_memory": [1000],
+        "peak_modeled_headroom_bytes": [0, 25, 50, 75, 100, 150, 200, 250, 300, 400, 500, 600],
+        **distances,
+        "enable_adaptive_prefetch_distance": [False, True],
+        "enable_adaptive_release_distance": [False, True],
+        "h2d_bandwidth_gbps": rates,
+        "d2h_bandwidth_gbps": rates,
+        **{f"score_weight_{name}": weights for name in ("size", "cover_start", "cover_end", "neighbor_impact")},
+    }
 
 
-def test_ladders() -> None:
-    assert mindspore_search._ladder(0, 20, 7) == [0, 1, 2, 3, 4, 6, 7, 9, 13, 19, 20]
-    assert mindspore_search._ladder(1, 3, 9) == [1, 2, 3]
-    assert mindspore_search._ladder(2, 2, 0) == [2]
-    assert [mindspore_search._nearest([1, 3, 5], wanted) for wanted in (0, 2, 4, 5, 9)] == [0, 0, 1, 2, 2]
+BEGIN = {"max_device_memory": 1000, "peak_modeled_headroom_bytes": 100, "h2d_bandwidth_gbps": 1.0, "d2h_bandwidth_gbps": 1.0}
+"""What depends on the budget and the machine."""
 
 
-def test_what_a_setting_is_worth() -> None:
-    """What fits by its time, peak and bytes moved, then what does not by the peak that it would have, then what has no plan."""
-    graph = idle()
-    evaluate = mindspore_search._Evaluator(graph, MACHINE, 100)
-    nothing = Plan(graph, "mine")
-    assert evaluate._worth(nothing, replay(nothing, MACHINE, 100)) == (0, 100, 100, 0)
-    moves = (
-        CacheOp("store", 0, "hbm", "ddr", 0),
-        CacheOp("detach", 0, "hbm", None, 0),
-        CacheOp("prefetch", 0, "ddr", "hbm", 3),
-    )
-    moved = Plan(graph, "mine", moves)
-    result = replay(moved, MACHINE, 100)
-    assert evaluate._worth(moved, result) == (0, result.makespan_ns, result.peak_bytes["hbm"], 80)
-    small = mindspore_search._Evaluator(graph, MACHINE, 90)
-    assert small._worth(nothing, replay(nothing, MACHINE, 90)) == (1, 100, 0, 0)
-    setting = Setting("memory_peak", {})
-    assert mindspore_search._Evaluator(graph, MACHINE, 1)(setting) == ((2, 0, 0, 0), Tried(setting, None, None))
+def test_distances_grow_by_half(asked: list[Setting]) -> None:
+    """Of 20 ops and tensors; and the default, if it is none of these."""
+    last(idle(20), 1000, trials=900)
+    found = values_of(asked, "distance")
+    ladder = {0, 1, 2, 3, 4, 6, 9, 13, 19, 20}
+    defaults = policy_named("distance").parameters
+    for name in ("prefetch_distance", "release_distance"):
+        assert found[name] == sorted(ladder | {min(defaults[name], 20)})
+    for name in ("select_distance", "select_num"):
+        assert found[name] == sorted(ladder - {0} | {min(defaults[name], 20)})
 
 
 def test_the_answer_in_full() -> None:

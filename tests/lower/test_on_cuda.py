@@ -19,13 +19,13 @@ import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.lower import Executor, StepValues  # noqa: E402
-from hosim.lower.devices import CudaDevice, CudaEvent, on_cuda  # noqa: E402
+from hosim.lower.devices import CudaDevice, CudaEvent  # noqa: E402
 from hosim.lower.tiers import SLAB_BYTES, Done, Label  # noqa: E402
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    return fake_cuda.install(monkeypatch, on_cuda)
+    return fake_cuda.install(monkeypatch)
 
 
 MODEL, X = Layers(), torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
@@ -119,7 +119,7 @@ def test_a_step_reserves_no_more_than_its_budget(monkeypatch):
     At 8704295 the counter of allocated bytes kept to the budget, and the allocator reserved nearly as much as without a plan.
     """
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    cuda = fake_cuda.install(monkeypatch, on_cuda, expandable=True)
+    cuda = fake_cuda.install(monkeypatch, expandable=True)
     model, eager, x = Waves(), Waves(), torch.linspace(0, 1, 1 << 19)
 
     def loss(model, inputs):
@@ -279,7 +279,7 @@ def test_the_race_finder_finds_a_wait_that_is_left_out(fake, monkeypatch):
 
 
 def test_a_gpu_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(on_cuda.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="expected a CUDA device, torch finds none"):
         CudaDevice(machine())
 

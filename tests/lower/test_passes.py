@@ -19,8 +19,7 @@ from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.torch_programs import import_exported, load  # noqa: E402
-from hosim.importers.torch_programs.torch_export import import_plan  # noqa: E402
+from hosim.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
 from hosim.lower import Barrier, Executor, barriers, capture, exported_with, insert, is_cache_node, number_of, read  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
 

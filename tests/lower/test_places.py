@@ -17,14 +17,13 @@ from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
 from hosim.lower.devices import late_launch_ns  # noqa: E402
 from hosim.lower.tiers import (  # noqa: E402
     ALIGNMENT,
+    SLAB_BYTES,
     DeviceBytes,
     Done,
     FileTier,
     HostPool,
     Label,
     copy_bytes,
-    file_tier,
-    host_pool,
     memory_of_tiers,
     part_of,
     resizable,
@@ -94,11 +93,10 @@ def test_host_memory_in_pieces_is_never_too_small(monkeypatch):
         block.release()  # neighbours become one again
     assert pool.block(6 * 4096, "whole").take()
     assert pool.system_bytes == 10 * 4096
-    monkeypatch.setattr(host_pool, "SLAB_BYTES", 4096)
-    small = HostPool("ddr", 1 << 20, at_once)
-    assert small.block(100, "w").take()
-    assert small.block(5000, "v").take()
-    assert small.system_bytes == 3 * 4096  # slabs of one page, and one as large as its block
+    roomy = HostPool("ddr", 4 * SLAB_BYTES, at_once)
+    assert roomy.block(100, "w").take()
+    assert roomy.block(SLAB_BYTES + 1, "v").take()
+    assert roomy.system_bytes == 2 * SLAB_BYTES + 4096  # a slab of the usual size, and one as large as its block
 
 
 def test_files_hold_as_much_as_their_tier(tmp_path: Path):
@@ -241,7 +239,7 @@ def test_a_folder_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.M
     def refuse(*_):
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(file_tier.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     with pytest.raises(InputError) as caught:
         FileTier("nvme", tmp_path, 100, at_once, direct=True)
     message = "its file system has no direct transfers (Invalid argument); leave direct out, or give another folder"
@@ -253,8 +251,8 @@ def test_a_folder_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_tier_names_its_folder_and_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every file that was opened is closed, and readable by its owner alone."""
     opened, closed, real_open, real_close = [], [], os.open, os.close
-    monkeypatch.setattr(file_tier.os, "open", lambda *given: opened.append(real_open(*given)) or opened[-1])
-    monkeypatch.setattr(file_tier.os, "close", lambda file: closed.append(file) or real_close(file))
+    monkeypatch.setattr(os, "open", lambda *given: opened.append(real_open(*given)) or opened[-1])
+    monkeypatch.setattr(os, "close", lambda file: closed.append(file) or real_close(file))
     tier = FileTier("nvme", tmp_path, 3 * ALIGNMENT, at_once, direct=True)
     assert (tier.held_bytes, tier.folder.parent, tier.folder.name.startswith("hosim-nvme-")) == (0, tmp_path, True)
     assert not list(tier.folder.iterdir())
@@ -288,26 +286,40 @@ def test_a_direct_read_ends_where_the_file_does(tmp_path: Path, monkeypatch: pyt
         asked.append((offset, len(buffers[0])))
         return whole(file, [buffers[0][: min(len(buffers[0]), limit)]], offset)
 
-    monkeypatch.setattr(file_tier.os, "preadv", some)
+    monkeypatch.setattr(os, "preadv", some)
     back = bytearray(size)
     limit = 5000
     block.read(0, back)
     assert bytes(back) == data
     assert asked == [(0, size), (5000, size - 5000), (10000, size - 10000)]
+    direct = FileTier("nvme", tmp_path, 1 << 20, at_once, direct=True)
+    through = direct.block(size, "w")
+    through.write(0, data)
+
+    def some_of_it(file, buffers, offset):  # a direct read of another length than the system would give
+        asked.append((offset, len(buffers[0])))
+        part = data[offset : offset + limit]
+        buffers[0][: len(part)] = part
+        return len(part)
+
+    monkeypatch.setattr(os, "preadv", some_of_it)
     asked.clear()
-    with block.path.open("rb") as file:
-        got = memoryview(bytearray(size))
-        assert file_tier._read(file.fileno(), got, 0, direct=True) == 5000
-        limit = ALIGNMENT
-        assert file_tier._read(file.fileno(), got, 0, direct=True) == size
+    with pytest.raises(ExecutionError, match=r"ends after 5000 B; expected 12288 B: another program changed it$"):
+        through.read(0, back)
+    limit = ALIGNMENT
+    back = bytearray(size)
+    through.read(0, back)
+    assert bytes(back) == data
     assert asked == [(0, size), (0, size), (4096, 8192), (8192, 4096)]
+    direct.close()
+    monkeypatch.setattr(os, "preadv", some)
     written, real = [], os.pwrite
 
     def little(file, part, offset):
         written.append((offset, len(part)))
         return real(file, part[:7000], offset)
 
-    monkeypatch.setattr(file_tier.os, "pwrite", little)
+    monkeypatch.setattr(os, "pwrite", little)
     block.write(0, data[::-1])
     assert written == [(0, size), (7000, 5288)]
     limit = size

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from hosim import policies
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.engine import replay
-from hosim.errors import InfeasibleError, InputError, PlanError
+from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import offloading, planned
+from hosim.lower import planned
 from hosim.result import Result
 
 MACHINE = Hardware(
@@ -57,7 +58,7 @@ class Scripted:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def used(policy: Scripted) -> Scripted:
-        monkeypatch.setattr(offloading, "policy_named", {"scripted": policy}.__getitem__)
+        monkeypatch.setattr(policies, "policy_named", {"scripted": policy}.__getitem__)
         return policy
 
     return used
@@ -142,18 +143,3 @@ def test_prefetches_are_late_only_where_the_plan_does_not_fit(use: Any, budget: 
     plan, result = planned(builder.build(), MACHINE, budget, "scripted")
     assert [cache_op.after for cache_op in plan.cache_ops] == places
     assert result.makespan_ns == (140 if budget == 80 else 180)
-
-
-def test_example_inputs_by_name() -> None:
-    class Model:
-        def forward(self, x: Any, y: Any = None) -> Any:
-            return x
-
-    model = Model()
-    assert offloading._by_name(model, {"y": 1}) == {"y": 1}
-    assert offloading._by_name(model, (1, 2)) == {"x": 1, "y": 2}
-    assert offloading._by_name(model, [1]) == {"x": 1}
-    assert offloading._by_name(model, 1) == {"x": 1}
-    with pytest.raises(InputError) as caught:
-        offloading._by_name(model, (1, 2, 3))
-    assert str(caught.value) == "example_inputs: 3 example inputs; Model takes 2"

@@ -11,7 +11,7 @@ import fake_cuda  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower.devices import on_cuda  # noqa: E402
+from hosim.lower.devices import CudaDevice  # noqa: E402
 
 SMALL = {"hardware": "h100-80gb-sxm", "policy": "layerwise"}  # which plans in no time
 PLANNED = {"hardware": "h100-80gb-sxm", "budget": "70%", "parameters": {"effort": 0}}
@@ -231,10 +231,10 @@ def test_parts_within_a_budget():
 
 def test_parts_on_the_stand_in_for_a_gpu(monkeypatch):
     """Two programs hand their tensors over to each other, and no access races with a copy."""
-    cuda = fake_cuda.install(monkeypatch, on_cuda)
+    cuda = fake_cuda.install(monkeypatch)
     machine = hosim.load_hardware(hosim.find_hardware(SMALL["hardware"]))
     with fake_cuda.Launched(cuda):
-        parted(adamw, micro=2, how={**SMALL, "device": on_cuda.CudaDevice(machine)})
+        parted(adamw, micro=2, how={**SMALL, "device": CudaDevice(machine)})
 
 
 def test_gradients_are_clipped_between():

@@ -11,10 +11,8 @@ from layers import Layers, machine, program_of, streamed, values_of  # noqa: E40
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.importers.torch_programs.torch_kernels import KernelRecorder  # noqa: E402
 from hosim.lower import Executor, inference, insert  # noqa: E402
-from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, compiled_program, read_wrapper  # noqa: E402
-from hosim.lower.compiled import compiled_calls as calls  # noqa: E402
+from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, InductorProgram, compiled_program, read_wrapper  # noqa: E402
 from hosim.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """
@@ -144,15 +142,6 @@ def test_kernels_of_other_arguments_and_texts_without_a_program_are_refused():
         read_wrapper("cpp_0 = async_compile.cpp_pybinding([], 'nothing')\ndef call(args): return ()")
 
 
-def test_a_kernel_reads_as_many_rows_as_it_can_use():
-    table, places, rows = torch.zeros(100, 8), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 8)
-    with KernelRecorder() as recorder:
-        calls._told((GATHERED, READ, WRITTEN))(table, places, rows)
-    (kernel,) = recorder.kernels[-1:]
-    assert kernel.bytes_accessed == 4 * 16 + 8 * 2 + 4 * 16
-    assert kernel.writes == (recorder.number(rows),)
-
-
 def test_a_gpu_is_refused_before_anything_is_compiled():
     with pytest.raises(InputError, match="compiled models run on the CPU's machine alone, not on cuda; offload the model uncompiled"):
         inference(Layers(), X, "layers", SimpleNamespace(torch_device=torch.device("cuda")), compiled=CompiledModel(None, {}))
@@ -161,7 +150,7 @@ def test_a_gpu_is_refused_before_anything_is_compiled():
 def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     model = Layers()
     program = program_of(model, X)
-    text = calls.InductorProgram(SimpleNamespace(source_code=SOURCE, constants={}))
+    text = InductorProgram(SimpleNamespace(source_code=SOURCE, constants={}))
     monkeypatch.setattr("hosim.lower.compiled.program_of_text._compiled", lambda *_: text)
     made = compiled_program(program, {})
     names = "mm relu topk relu_and_rest mm_1 relu_1 mm_2 relu_2"

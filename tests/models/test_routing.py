@@ -2,17 +2,18 @@
 
 import json
 from collections import Counter
+from random import Random
+from statistics import median
 
 import moe_toy
 import pytest
 
 from hosim.errors import GraphError, InputError
-from hosim.expert_routing import Expert, Gate, Routing, gates_of, realise, routed
+from hosim.expert_routing import Expert, Gate, Routing, draw_spread_of, gates_of, realise, routed
 from hosim.files import to_text
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_routing, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict
-from hosim.models import Chosen, generate
-from hosim.models.routing_draw import _draw, draw_spread
+from hosim.models import build, generate
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 
@@ -362,23 +363,25 @@ def test_a_generated_trace_that_cannot_be() -> None:
         routing_from_dict(data, GRAPH)
 
 
-def test_a_draw_that_rounding_has_left_over() -> None:
-    class Last:
-        def random(self) -> float:
-            return 1.0
-
-    assert _draw(Last(), {3: 0.25, 1: 0.5, 2: 0.25}) == 2
+def test_a_draw_that_rounding_has_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of weights of which nothing is left over: the last. Experts are ranked as they come, as each comes last, too."""
+    gates = gates_of(GRAPH, {"gate0": BOTH, "gate1": [(["w1.0"], ["ffn1.0"]), (["w1.1"], ["ffn1.1"])]})
+    monkeypatch.setattr(Random, "random", lambda _: 1.0)
+    last = [len(gate.experts) - 1 for gate in gates]
+    assert generate(GRAPH, gates, steps=1, top=1).steps == (tuple((n,) for n in last),)
+    assert generate(GRAPH, gates, steps=1, top=2).steps == (tuple((n - 1, n) for n in last),)
 
 
 # -------------------------------------------------------------------------------------------------------- how far draws differ
 
+SMALL = {"hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16}
 
-def spread_of(experts: int, count: int, tokens: int, top: int, gates: int = 1, steps: int = 1, **drawn: float) -> float:
-    """That of gates whose trace has ``count`` experts."""
-    routing = moe_toy.routing(gates, experts, [tuple(tuple(range(count)) for _ in range(gates))] * steps)
-    return draw_spread(
-        routing, [Chosen(count, tokens, top)] * gates, seed=1, zipf=drawn.get("zipf", 0.0), persistence=drawn.get("persistence", 0.0)
-    )
+
+def spread_of(experts: int, count: int, tokens: int, top: int, gates: int = 1, **drawn: float) -> float:
+    """That of a model with so many gates whose trace has ``count`` experts."""
+    config = {**SMALL, "num_experts": experts, "num_experts_per_tok": top, "num_hidden_layers": gates}
+    model = {"model": "qwen3-30b-a3b", "phase": "decode", "batch": tokens, "layers": gates, "chosen_experts": count, "config": config}
+    return draw_spread_of(build("x", {**model, "routing": {"seed": 1, "zipf": 0.0, "persistence": 0.0, **drawn}}))
 
 
 def test_one_token_chooses_as_many_experts_in_every_draw() -> None:
@@ -393,9 +396,10 @@ def test_tokens_of_one_step_may_choose_the_same_experts() -> None:
 
 
 def test_what_was_chosen_in_the_step_before_does_not_come_again() -> None:
-    """A token that keeps its choice needs its expert once: of a trace that changes every time others have a quarter."""
-    changing = moe_toy.routing(1, 4, [((n,),) for n in range(4)])
-    assert draw_spread(changing, [Chosen(1, 1, 1)], seed=0, zipf=0.0, persistence=1.0) == pytest.approx(3 / 4)
+    """A token that keeps its choice needs its expert once, in every draw; of four of one expert out of four 1 + 3 x 3/4 are expected."""
+    assert spread_of(4, 1, 1, 1, steps=4, persistence=1.0) == 0
+    found = [spread_of(4, 1, 1, 1, steps=4, seed=seed) for seed in range(21)]  # most traces have three or four: 0.264 and 0.265
+    assert median(found) == pytest.approx((0.25**2 + 3 * 3 / 16) ** 0.5 / 3, abs=0.03)
 
 
 def test_popular_experts_are_shared_by_tokens() -> None:

@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 from typer.testing import CliRunner
@@ -18,7 +17,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_workload
-from hosim.policies import Parameter, Policy, registry
+from hosim.policies import GROUP, Parameter, Policy, package_of, policy_named, policy_names
 
 MACHINE = Hardware(
     "machine",
@@ -37,17 +36,17 @@ def toy():
 
 
 @pytest.fixture
-def plugins(monkeypatch):
-    """Announces entry points as installed packages would; ``plugins(name="module:attribute")``."""
+def plugins(monkeypatch, tmp_path):
+    """Installs a package that announces entry points; ``plugins(name="module:attribute")``."""
 
     def announce(**points: str) -> None:
-        found = [EntryPoint(name, value, registry.GROUP) for name, value in points.items()]
-        monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.GROUP else [])
-        registry._plugins.cache_clear()
-        registry._warn.cache_clear()
+        information = tmp_path / "site" / "theirs-1.2.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
+        (information / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *(f"{name} = {value}" for name, value in points.items())]))
+        monkeypatch.syspath_prepend(tmp_path / "site")
 
-    yield announce
-    registry._plugins.cache_clear()
+    return announce
 
 
 def eager(graph, hardware, budget_bytes, *, twice):
@@ -60,12 +59,12 @@ NO_POLICY = 7
 
 
 def test_names_have_a_fixed_order_and_each_is_a_policy() -> None:
-    names = registry.policy_names()
+    names = policy_names()
     ours = ["resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10"]
     assert [name for name in names if name in ours] == ours
     assert len(set(names)) == len(names)
     for name in names:
-        policy = registry.policy_named(name)
+        policy = policy_named(name)
         assert policy.name == name
         assert policy.summary
         assert policy.parameters == {key: setting.default for key, setting in policy.settings.items()}
@@ -74,7 +73,7 @@ def test_names_have_a_fixed_order_and_each_is_a_policy() -> None:
 
 def test_listing_imports_nothing_that_plans() -> None:
     code = (
-        "import sys; from hosim.policies import registry; [registry.policy_named(n).summary for n in registry.policy_names()];"
+        "import sys; from hosim.policies import policy_named, policy_names; [policy_named(n).summary for n in policy_names()];"
         "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'simpy', 'networkx', 'ortools') or m.startswith('hosim.planner')];"
         "print(heavy); assert not heavy"
     )
@@ -84,10 +83,10 @@ def test_listing_imports_nothing_that_plans() -> None:
 
 def test_an_unknown_policy_has_near_names_and_the_list() -> None:
     with pytest.raises(InputError) as caught:
-        registry.policy_named("on-demand")
+        policy_named("on-demand")
     assert str(caught.value).startswith("unknown policy 'on-demand'; did you mean on_demand? (policies: ")
     with pytest.raises(InputError) as caught:
-        registry.policy_named("qqqq")
+        policy_named("qqqq")
     assert "did you mean" not in str(caught.value)
     assert "layerwise" in str(caught.value)
 
@@ -103,7 +102,7 @@ def test_an_unknown_policy_has_near_names_and_the_list() -> None:
     ],
 )
 def test_values_are_read_by_type(policy: str, key: str, text: str, value: object) -> None:
-    read = registry.policy_named(policy).read(key, text)
+    read = policy_named(policy).read(key, text)
     assert read == value
     assert type(read) is type(value)
 
@@ -123,35 +122,35 @@ def test_values_are_read_by_type(policy: str, key: str, text: str, value: object
 )
 def test_wrong_parameters_are_one_line(policy: str, key: str, text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        registry.policy_named(policy).read(key, text)
+        policy_named(policy).read(key, text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_size_needs_its_unit() -> None:
     with pytest.raises(InputError, match=r"policy memory_peak: max_device_memory: expected a size .* got '40'"):
-        registry.policy_named("memory_peak").read("max_device_memory", "40")
+        policy_named("memory_peak").read("max_device_memory", "40")
 
 
 @pytest.mark.parametrize("parameters", [{"k": True}, {"k": "4"}, {"k": 4.0}, {"k": None}, {"kk": 4}])
 def test_plan_checks_parameters_too(parameters) -> None:
     with pytest.raises(InputError):
-        registry.policy_named("lookahead").plan(toy(), MACHINE, 100, **parameters)
+        policy_named("lookahead").plan(toy(), MACHINE, 100, **parameters)
 
 
 def test_a_plugin_is_a_policy_like_any_other(plugins) -> None:
     plugins(eager=f"{__name__}:EAGER")
-    assert registry.policy_names()[-1] == "eager"
-    policy = registry.policy_named("eager")
+    assert policy_names()[-1] == "eager"
+    policy = policy_named("eager")
     assert policy.plan(toy(), MACHINE, 100).policy == "eager1"
     assert policy.plan(toy(), MACHINE, 100, twice=policy.read("twice", "true")).policy == "eager2"
 
 
 def test_a_function_of_a_plugin_is_a_policy(plugins, caplog) -> None:
     plugins(quick=f"{__name__}:eager_or_not", odd=f"{__name__}:one_argument")
-    assert registry.policy_named("quick").plan(toy(), MACHINE, 100, twice=True).policy == "eager2"
-    assert dict(registry.policy_named("quick").parameters) == {"twice": False}
-    assert "odd" not in registry.policy_names()
+    assert policy_named("quick").plan(toy(), MACHINE, 100, twice=True).policy == "eager2"
+    assert dict(policy_named("quick").parameters) == {"twice": False}
+    assert "odd" not in policy_names()
     assert "policy one_argument: expected a function (graph, hardware, budget_bytes)" in caplog.text
 
 
@@ -294,50 +293,43 @@ def test_what_a_policy_of_hosim_raises_is_its_own_bug() -> None:
         Policy("ours", "hosim's", "math:sqrt").plan(toy(), MACHINE, 100)
 
 
-def test_the_package_of_a_plugin_is_listed(monkeypatch, tmp_path) -> None:
+def test_the_package_of_a_plugin_is_listed(plugins, monkeypatch, tmp_path) -> None:
     (tmp_path / "theirs.py").write_text(f"from {__name__} import EAGER\n")
-    info = tmp_path / "theirs-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[hosim.policies]\neager = theirs:EAGER\n")
     monkeypatch.syspath_prepend(tmp_path)
-    registry._plugins.cache_clear()
-    try:
-        done = CliRunner().invoke(app, ["policies"], env={"COLUMNS": "120"})
-        (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["eager"]]
-        assert row[:3] == ["eager", "theirs", "1.2"]
-        assert registry.package_of("layerwise") == "hosim"
-    finally:
-        registry._plugins.cache_clear()
+    plugins(eager="theirs:EAGER")
+    done = CliRunner().invoke(app, ["policies"], env={"COLUMNS": "120"})
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["eager"]]
+    assert row[:3] == ["eager", "theirs", "1.2"]
+    assert package_of("layerwise") == "hosim"
 
 
 def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:
     plugins(gone="no_such_package_of_anybody:POLICY", odd=f"{__name__}:NO_POLICY", eager=f"{__name__}:EAGER")
-    assert registry.policy_names()[-1] == "eager"
-    assert {"gone", "odd"}.isdisjoint(registry.policy_names())
+    assert policy_names()[-1] == "eager"
+    assert {"gone", "odd"}.isdisjoint(policy_names())
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert lines[0].startswith("policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: ModuleNotFoundError")
     said = "is of type int: expected a hosim.policies.registry.Policy, or a function"
     assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) {said}"
-    assert registry.policy_names() == registry.policy_names()
+    assert policy_names() == policy_names()
     assert len(caplog.records) == 2
 
 
 def test_whoever_asks_for_a_broken_plugin_gets_an_error_and_no_warning(plugins, caplog) -> None:
     plugins(gone="no_such_package_of_anybody:POLICY", ends=f"{__name__}:THERE_IS_NONE")
     with pytest.raises(InputError, match="policy plugin 'gone'"):
-        registry.policy_named("gone")
+        policy_named("gone")
     with pytest.raises(InputError, match=r"policy plugin 'ends' .* cannot be loaded: AttributeError"):
-        registry.policy_named("ends")
-    assert registry.policy_named("layerwise").name == "layerwise"
+        policy_named("ends")
+    assert policy_named("layerwise").name == "layerwise"
     assert caplog.records == []
 
 
 def test_a_plugin_does_not_replace_a_policy_of_hosim(plugins, caplog) -> None:
     plugins(mine=f"{__name__}:IMPOSTOR")
-    assert registry.policy_names().count("resident") == 1
-    assert registry.policy_named("resident").summary != IMPOSTOR.summary
+    assert policy_names().count("resident") == 1
+    assert policy_named("resident").summary != IMPOSTOR.summary
     assert "there is a policy 'resident' already" in caplog.text
 
 
@@ -346,10 +338,10 @@ IMPOSTOR = Policy("resident", "an impostor", eager)
 
 def test_what_cannot_fit_is_said_before_planning() -> None:
     with pytest.raises(InfeasibleError, match=r"op 'f' needs 70 B of hbm .* the budget is 69 B"):
-        registry.policy_named("on_demand").plan(toy(), MACHINE, 69)
+        policy_named("on_demand").plan(toy(), MACHINE, 69)
     builder = GraphBuilder("full")
     for name in ("v", "w"):
         builder.tensor(name, 40, "parameter")
         builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=1)
     with pytest.raises(InfeasibleError, match="resident has 80 B of tensors in hbm at time 0; there are 79 B"):
-        registry.policy_named("resident").plan(builder.build(), MACHINE, 79)
+        policy_named("resident").plan(builder.build(), MACHINE, 79)

@@ -11,7 +11,6 @@ from hosim.engine import replay
 from hosim.report.drawn import Shown, widget
 from hosim.report.timelines import memory_viz, of_devices, rows, script_json, stacked, trace
 from hosim.validate.snapshots import parse_snapshot, replay_snapshot
-from hosim.validate.snapshots.snapshot import rewind
 
 anything = cases(12, max_streams=3, fabrics=True, roomy=None, measured=False, uneven=True)
 some = settings(max_examples=40)
@@ -66,7 +65,26 @@ def test_any_snapshot_is_what_the_allocator_would_have_recorded(case):
     result = replay(plan, machine, record=True)
     lived = replay_snapshot(parse_snapshot(memory_viz(plan, machine, result, "caching")), 0)
     assert lived.exact
-    assert rewind(parse_snapshot(memory_viz(plan, machine, result, "caching")), 0) == ()
+    assert lived.start == ()
+
+
+@some
+@given(anything)
+def test_the_segment_of_any_static_packing_is_full(case):
+    """Its blocks lie side by side, none is empty, and those that are held are what is left at the end."""
+    _, machine, plan = case
+    found = memory_viz(plan, machine, replay(plan, machine, record=True), "static")
+    for segment, entries in zip(found["segments"], found["device_traces"], strict=False):
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert (block["address"], block["size"] > 0) == (at, True)
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+        left = [entry["addr"] for entry in entries if entry["action"] == "alloc"]
+        for entry in entries:
+            if entry["action"] == "free_completed":
+                left.remove(entry["addr"])
+        assert sorted(left) == [block["address"] for block in segment["blocks"] if block["state"] == "active_allocated"]
 
 
 @some

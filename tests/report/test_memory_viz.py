@@ -10,12 +10,9 @@ from timelines import everything, machine, recorded, two_streams
 
 from hosim import GraphBuilder, Plan, Result
 from hosim.engine import replay
-from hosim.graph import Graph, Tensor
 from hosim.report.timelines import LABEL, memory_viz, to_pickle
-from hosim.report.timelines.memory_viz_pickle import _FIRST_ADDRESS, _filled, _Named
 from hosim.result import Residency, Timeline
 from hosim.validate.snapshots import load_plain, parse_snapshot, replay_snapshot
-from hosim.validate.snapshots.snapshot import rewind
 
 ALLOCATORS = ("caching", "caching-expandable", "static")
 
@@ -33,7 +30,7 @@ def exported(replayed: tuple[Plan, Result], allocator: str) -> dict[str, Any]:
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_our_reader_goes_back_to_an_empty_start(replayed: tuple[Plan, Result], allocator: str) -> None:
     snapshot = parse_snapshot(exported(replayed, allocator))
-    assert rewind(snapshot) == ()
+    assert replay_snapshot(snapshot).start == ()
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS[:2])
@@ -273,18 +270,3 @@ def test_memory_belongs_to_the_stream_of_the_first_user() -> None:
     found = memory_viz(Plan(b.build()), machine(), replace(result, timeline=Timeline((0, 1, 2), (1, 2, 3), (), (), held)), "caching")
     trace = found["device_traces"][0]
     assert [(x["size"], x["stream"]) for x in trace if x["action"] == "alloc"] == [(10, 1), (5, 0)]
-
-
-def blocks(held: dict[int, int], whole: int) -> list[tuple[int, int, int, bool]]:
-    """The blocks of a segment that holds these sizes at these offsets: where, how large, how much was asked for, and whether it is held."""
-    live = {_FIRST_ADDRESS + offset: Residency(0, "hbm", 0, 1, size) for offset, size in held.items()}
-    filled = _filled(live, whole, _Named(Graph("toy", (Tensor("a", 1, "activation"),), ())))
-    return [(b["address"] - _FIRST_ADDRESS, b["size"], b["requested_size"], b["state"] == "active_allocated") for b in filled]
-
-
-def test_blocks_of_the_segment_of_a_static_packing() -> None:
-    """What is held at the end fills the segment, or leaves some free: no block is empty."""
-    assert blocks({0: 512, 512: 500}, 1024) == [(0, 512, 512, True), (512, 512, 500, True)]
-    some = [(0, 512, 0, False), (512, 512, 512, True), (1024, 512, 1, True), (1536, 512, 0, False)]
-    assert blocks({1024: 1, 512: 512}, 2048) == some
-    assert blocks({}, 512) == [(0, 512, 0, False)]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -17,9 +18,8 @@ from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
-from hosim.report import comparison_page, html_of, page, replay_page, validation_page
-from hosim.report import page_parts as parts
-from hosim.report.drawn import DrawnOp, Shown, blank, recorded_widget, widget
+from hosim.report import comparison_page, html_of, lines, page, picture, replay_page, table, validation_page, verdict
+from hosim.report.drawn import DrawnOp, Shown, blank, page_image, recorded_widget, widget
 from hosim.report.of_replays import comparison, failures, replay
 from hosim.report.timelines import Bar, front_coded, joined, row_limit, script_json
 
@@ -160,24 +160,33 @@ def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     assert Elements(page("t", [text])).names.count("img") == 1
 
 
-def test_a_table_a_list_and_a_picture_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parts.table(("a", "b<", "c"), [("1", "2", "3"), ("4", "&", "6")], left=2, bad=(1,)) == (
+def test_a_table_a_list_and_a_picture_of_a_page() -> None:
+    assert table(("a", "b<", "c"), [("1", "2", "3"), ("4", "&", "6")], left=2, bad=(1,)) == (
         '<table>\n<thead><tr><th class="left">a</th><th class="left">b&lt;</th><th>c</th></tr></thead>\n<tbody>\n'
         '<tr><td class="left">1</td><td class="left">2</td><td>3</td></tr>\n'
         '<tr class="bad"><td class="left">4</td><td class="left">&amp;</td><td>6</td></tr>\n</tbody>\n</table>'
     )
     long = ("123,456,789 B", "123,456,789 B", "123,456,789 B")
-    assert parts.table(("a", "b<", "c"), [long]).startswith(
+    assert table(("a", "b<", "c"), [long]).startswith(
         '<table class="fold30" style="--cell: 9rem">\n<thead><tr><th class="left">a</th><th>b&lt;</th>'
     )
-    assert '<td data-of="b&lt;">123,456,789 B</td>' in parts.table(("a", "b<", "c"), [long])
-    assert parts.table((), [("1", "2")]) == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
-    assert parts.lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
-    monkeypatch.setattr(parts, "page_image", lambda figure: b"drawn")
-    assert parts.picture(blank([1])[0], 'a "b"') == '<p><img alt="a &quot;b&quot;" src="data:image/png;base64,ZHJhd24="></p>'
+    assert '<td data-of="b&lt;">123,456,789 B</td>' in table(("a", "b<", "c"), [long])
+    assert table((), [("1", "2")]) == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
+    assert lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
+    figure, _ = blank([1])
+    drawn = b64encode(page_image(figure)).decode()
+    assert picture(figure, 'a "b"') == f'<p><img alt="a &quot;b&quot;" src="data:image/png;base64,{drawn}"></p>'
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json([float("nan")])
     assert script_json({"a": [1, "&"]}) == '{"a":[1,"\\u0026"]}'
+
+
+def figures_drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that pages draw from here on, in order."""
+    drawn: list[Figure] = []
+    draw = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *file, **how: drawn.append(figure) or draw(figure, *file, **how))
+    return drawn
 
 
 def outline(text: str) -> list[str]:
@@ -186,8 +195,7 @@ def outline(text: str) -> list[str]:
 
 
 def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(parts, "page_image", lambda figure: drawn.append(figure) or b"drawn")
+    drawn = figures_drawn(monkeypatch)
     plan, result = replayed
     one = replay_page(plan, machine(), result, ())
     assert outline(one) == ["two streams on toy: by hand", "Timeline", "Pictures", "Timeline, memory and channels"]
@@ -207,8 +215,7 @@ def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypa
 
 
 def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(parts, "page_image", lambda figure: drawn.append(figure) or b"drawn")
+    drawn = figures_drawn(monkeypatch)
     data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": ["a<"], "given": {}, "worst": [], "memory": {}}
     data |= {"errors": None, "explained": None, "reasons": []}
     data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0, "contradicted": 0}}
@@ -249,7 +256,7 @@ def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
     assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')
     assert "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
     assert outline(text)[1:] == ["Beside two predictions without a model"]
-    assert 'class="verdict">Explained: ' in parts.verdict("Explained: all", bad=False)
+    assert 'class="verdict">Explained: ' in verdict("Explained: all", bad=False)
 
 
 def beside() -> list[DrawnOp]:

@@ -17,8 +17,19 @@ from matplotlib.text import Text
 from timelines import MIB, US, everything, machine, many_ops
 
 from hosim.errors import InputError
+from hosim.graph import Graph
 from hosim.report import drawn as figures
-from hosim.report.drawn import Curve, change_figure, recorded_memory, replay_figures, start_errors, study_figures
+from hosim.report.drawn import (
+    Curve,
+    change_figure,
+    comparison_figure,
+    frontier,
+    memory,
+    recorded_memory,
+    replay_figure,
+    start_errors,
+    sweep_heat_map,
+)
 from hosim.result import Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"
@@ -110,6 +121,17 @@ def results(*drawn: tuple[str, int | None, int]) -> list[Result]:
     ]
 
 
+def policies(found: list[Result]) -> Axes:
+    """The axes of a comparison."""
+    (axes,) = comparison_figure(found, "hbm").axes
+    return axes
+
+
+def timeline(graph: Graph, result: Result) -> Axes:
+    """The first axes of a replay's figure: streams and channels."""
+    return replay_figure(graph, machine(), result).axes[0]
+
+
 def filling(marker: Collection) -> str:
     return to_hex(marker.get_facecolor()[0]) if len(marker.get_facecolor()) else "none"
 
@@ -117,8 +139,7 @@ def filling(marker: Collection) -> str:
 def test_policies_as_markers() -> None:
     """``a``, ``c`` and ``d`` are near each other: each has 50 more of a point's area for every later one."""
     found = results(("a", 420, 20), ("b", 700, 82), ("c", 421, 20), ("none", None, 0), ("d", 420, 21))
-    axes = axes_of()
-    assert study_figures.policies(axes, found, "hbm") is axes
+    axes = policies(found)
     assert [tuple(map(float, c.get_offsets()[0])) for c in axes.collections] == [(20, 420), (82, 700), (20, 421), (21, 420)]
     assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 100, 60, 60 + 50, 60]
     assert {filling(c) for c in axes.collections} == {"none"}
@@ -138,16 +159,16 @@ def test_policies_as_markers() -> None:
         "(none does not fit)",
     ]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_yscale()) == ("peak of hbm, MiB", "makespan, us", "linear")
-    far = study_figures.policies(axes_of(), results(("a", 200, 41), ("b", 1001, 41)), "hbm")
+    far = policies(results(("a", 200, 41), ("b", 1001, 41)))
     assert far.get_yscale() == "log"
     assert named(far) == ["a: 200 us, 41.0 MiB", "b: 1.00 ms, 41.0 MiB", "lower bound 200 us"]  # twice the peak is below the budget
-    at_most = study_figures.policies(axes_of(), results(("a", 999, 42)), "hbm")
+    at_most = policies(results(("a", 999, 42)))
     assert (at_most.get_yscale(), named(at_most)[-1]) == ("linear", "budget 84.0 MiB")
 
 
 def test_a_bar_has_the_interval_of_a_makespan() -> None:
     sure, unsure = results(("a", 420, 20), ("b", 700, 82))
-    axes = study_figures.policies(axes_of(), [sure, replace(unsure, makespan_low_ns=650 * US, makespan_high_ns=760 * US)], "hbm")
+    axes = policies([sure, replace(unsure, makespan_low_ns=650 * US, makespan_high_ns=760 * US)])
     *_, bar = axes.collections
     assert len(axes.collections) == 3
     assert [list(map(float, point)) for point in bar.get_segments()[0]] == [[82, 650], [82, 760]]
@@ -156,7 +177,7 @@ def test_a_bar_has_the_interval_of_a_makespan() -> None:
 
 def test_a_frontier_of_two_policies() -> None:
     axes = axes_of()
-    study_figures.frontier(axes, {"a": [(40 * MIB, 3 * US), (10 * MIB, 7 * US)], "b": [(20 * MIB, 5 * US)]}, 2 * US)
+    frontier(axes, {"a": [(40 * MIB, 3 * US), (10 * MIB, 7 * US)], "b": [(20 * MIB, 5 * US)]}, 2 * US)
     steps = [(list(x.get_xdata()), list(x.get_ydata())) for x in axes.get_lines()]
     assert steps[:6] == [
         ([10, 40, 42], [7, 3, 3]),
@@ -177,7 +198,7 @@ def test_a_heat_map() -> None:
     cells = [("x", 10**9, 1e6), ("x", 2 * 10**9, 4e6), ("y", 10**9, 2e6), ("y", 2 * 10**9, None)]
     axes = axes_of()
     frame = pd.DataFrame(cells[::-1], columns=["policy", "h2d_bytes_per_s", "makespan_ns"])
-    study_figures.sweep_heat_map(axes, frame, "policy", "h2d_bytes_per_s", "makespan_ns")
+    sweep_heat_map(axes, frame, "policy", "h2d_bytes_per_s", "makespan_ns")
     shown = {x.get_position(): (x.get_text(), x.get_color()) for x in axes.texts}
     # the names as they come: y, x; the middle of 1 to 4 ms is 2.5 ms
     assert shown == {(0.5, 0.5): ("2.00 ms", "black"), (1.5, 0.5): ("1.00 ms", "black"), (1.5, 1.5): ("4.00 ms", "white")}
@@ -189,7 +210,7 @@ def test_a_heat_map() -> None:
     assert bar.get_ylabel() == "makespan"
     numbers = pd.DataFrame([(k, 0, 0.5 * k) for k in range(25)], columns=["k", "layer", "share"])
     many = axes_of()
-    study_figures.sweep_heat_map(many, numbers, "k", "layer", "share")
+    sweep_heat_map(many, numbers, "k", "layer", "share")
     assert ticks(many.xaxis) == [(k + 0.5, str(k)) for k in range(0, 25, 3)]
     assert [x.get_text() for x in many.texts] == [f"{0.5 * k:g}" for k in range(25)]
     assert many.get_title("right") == ""
@@ -197,8 +218,7 @@ def test_a_heat_map() -> None:
 
 def test_a_replay_in_which_everything_happens() -> None:
     graph, result = everything()
-    streams = axes_of()
-    assert replay_figures.timeline(streams, graph, result) is streams
+    streams = timeline(graph, result)
     ops, *stalls = [boxes(c) for c in streams.collections[:5]]
     assert ops == [(start, -0.38, 40, 0.76) for start in (0, 60, 130, 200, 270)]
     assert stalls == [[(start, -0.38, width, 0.76)] for start, width in ((40, 20), (100, 30), (170, 30), (240, 30))]
@@ -213,13 +233,12 @@ def test_a_replay_in_which_everything_happens() -> None:
     assert named(streams) == ["op runs", *(f"waits: {cause}" for cause in ("dependency", "transfer", "capacity", "runtime")), "transfer"]
     assert (streams.get_xlim(), streams.get_xlabel()) == ((0, 310), "time, us")
     assert streams.get_ylim() == near((-3.6, 0.6))
-    assert streams.get_title() == "Streams and channels"
 
 
 def test_more_bars_than_are_drawn_one_by_one() -> None:
     """A row of more than 3000 bars has the shares of 400 columns, one upon the other; together they fill the row."""
     graph, result = many_ops(3001)
-    axes = replay_figures.timeline(axes_of(), graph, result)
+    axes = timeline(graph, result)
     end = result.makespan_ns
     columns = [k * end / 400 / US for k in range(401)]
     ops = axes.collections[0]
@@ -231,7 +250,7 @@ def test_more_bars_than_are_drawn_one_by_one() -> None:
 
 def test_the_memory_of_a_replay() -> None:
     graph, result = everything()
-    hbm, ddr = (replay_figures.memory(axes_of(), graph, machine(), result, tier) for tier in ("hbm", "ddr"))
+    hbm, ddr = (memory(axes_of(), graph, machine(), result, tier) for tier in ("hbm", "ddr"))
     # ddr holds the activation alone, from 50 us on; its capacity is far above the peak
     assert [boxes(c) for c in ddr.collections] == [[(0, 0, 310, 8)]]
     total, none, peak = ddr.get_lines()
@@ -254,10 +273,8 @@ def test_the_memory_of_a_replay() -> None:
 
 def test_the_channels_of_a_replay() -> None:
     """``h2d`` is busy from 10 to 128 us and ``d2h`` from 150 to 260: 118 and 110 of 310, in steps of 3.1 us."""
-    _, result = everything()
-    busy, queue = axes_of(), axes_of()
-    assert replay_figures.channel_utilization(busy, result) is busy
-    assert replay_figures.channel_queue(queue, result) is queue
+    graph, result = everything()
+    *_, busy, queue = replay_figure(graph, machine(), result).axes
     shares = [[round(float(y), 2) for y in x.get_ydata()] for x in busy.get_lines()]
     assert shares[0] == [0] * 48 + [round(190 / 3.1, 2)] + [100] * 34 + [round(270 / 3.1, 2)] + [0] * 17
     assert shares[1] == [0] * 3 + [round(240 / 3.1, 2)] + [100] * 37 + [round(90 / 3.1, 2)] + [0] * 59
@@ -314,7 +331,7 @@ BESIDE = (1.005, 1.02, UPPER_LEFT, 0.0)
 def test_markers_that_hide_each_other_are_within_a_fiftieth_of_the_most() -> None:
     """Of 1000 ns and 5000 bytes: less than 20 ns and 100 bytes. ``p0`` is hidden by ``p1``; ``p4`` is far in bytes, ``p5`` in time."""
     near_p0 = [(519, 1099), (520, 1000), (500, 1100), (500, 4000), (900, 1000)]
-    axes = study_figures.policies(axes_of(), exactly((500, 1000), *near_p0, (1000, 5000)), "hbm")
+    axes = policies(exactly((500, 1000), *near_p0, (1000, 5000)))
     # p1 has p2 (1 ns, 99 bytes) and p3 (19 ns, 1 byte) upon it; p2 and p3 are 20 ns apart
     assert [float(c.get_sizes()[0]) for c in axes.collections] == [60 + 50, 60 + 100, 60, 60, 60, 60, 60]
     assert [tuple(map(float, c.get_offsets()[0])) for c in axes.collections[:3]] == [
@@ -326,7 +343,7 @@ def test_markers_that_hide_each_other_are_within_a_fiftieth_of_the_most() -> Non
 
 def test_many_policies_differ_in_marker_filling_and_colour() -> None:
     count = 37
-    axes = study_figures.policies(axes_of(), exactly(*((100 + 3 * k, 1000 * k) for k in range(count))), "hbm")
+    axes = policies(exactly(*((100 + 3 * k, 1000 * k) for k in range(count))))
     fillings = [filling(c) for c in axes.collections]
     assert fillings == ["none"] * 12 + ["#8c8c8c"] * 12 + ["#000000"] * 12 + ["none"]
     colours = ["#000000", "#c2542d", "#2f6fb0", "#3c8a3c", "#8c8c8c", "#8a5fa8"]
@@ -343,7 +360,7 @@ def test_many_policies_differ_in_marker_filling_and_colour() -> None:
 
 
 def test_policies_of_which_none_fits() -> None:
-    axes = study_figures.policies(axes_of(), exactly((None, 5), (None, 7)), "hbm")
+    axes = policies(exactly((None, 5), (None, 7)))
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak of hbm, B", "makespan, ns")
     assert named(axes) == ["(p0 does not fit)", "(p1 does not fit)"]
     assert (list(axes.collections), [len(x.get_xdata()) for x in axes.get_lines()]) == ([], [0, 0])
@@ -351,25 +368,25 @@ def test_policies_of_which_none_fits() -> None:
 
 def test_the_scale_of_times() -> None:
     """Logarithmic beyond five times the shortest; linear with 8 % of the range around; as it comes, if there is one time alone."""
-    log = study_figures.policies(axes_of(), exactly((100, 5), (501, 6)), "hbm")
+    log = policies(exactly((100, 5), (501, 6)))
     assert log.get_yscale() == "log"
     assert log.get_ylim() == near((100 / 1.3, 501 * 1.3))
     assert [x for x in log.yaxis.get_major_locator().tick_values(100, 1000) if 99 < x < 1001] == near([100, 200, 500, 1000])
     assert [log.yaxis.get_major_formatter()(value) for value in (0.5, 20.0, 200_000.0)] == ["0.5", "20", "200000"]
     assert log.yaxis.get_minor_formatter()(30.0) == ""
-    linear = study_figures.policies(axes_of(), exactly((100, 5), (500, 6)), "hbm")
+    linear = policies(exactly((100, 5), (500, 6)))
     assert (linear.get_yscale(), linear.get_ylim()) == ("linear", near((100 - 32, 500 + 32)))
-    zero = study_figures.policies(axes_of(), exactly((0, 5), (500, 6)), "hbm")
+    zero = policies(exactly((0, 5), (500, 6)))
     assert (zero.get_yscale(), zero.get_ylim()) == ("linear", near((-40, 540)))
-    alone = study_figures.policies(axes_of(), exactly((100, 5)), "hbm")
+    alone = policies(exactly((100, 5)))
     below, above = alone.get_ylim()
     assert below < 100 < above
     bounded = [replace(one, lower_bound_ns=100) for one in exactly((300, 5), (500, 6))]
-    assert study_figures.policies(axes_of(), bounded, "hbm").get_ylim() == near((100 - 32, 500 + 32))
+    assert policies(bounded).get_ylim() == near((100 - 32, 500 + 32))
 
 
 def test_a_frontier_from_bytes_to_mebibytes() -> None:
-    axes = study_figures.frontier(axes_of(), {"a": [(4 * MIB, 300), (1024, 9 * US)]})
+    axes = frontier(axes_of(), {"a": [(4 * MIB, 300), (1024, 9 * US)]})
     first, points, label = axes.get_lines()
     assert (list(first.get_xdata()), list(first.get_ydata())) == (near([1 / 1024, 4, 4.2]), near([9, 0.3, 0.3]))
     assert first.get_drawstyle() == "steps-post"
@@ -382,18 +399,18 @@ def test_a_frontier_from_bytes_to_mebibytes() -> None:
     assert grid_of(axes) == {(True, "#e6e6e6")}
     assert beside(axes) == BESIDE
     assert axes.get_legend().handlelength == 3.2
-    bounded = study_figures.frontier(axes_of(), {"a": [(1, 300), (2, 200)]}, 100)
+    bounded = frontier(axes_of(), {"a": [(1, 300), (2, 200)]}, 100)
     assert lines(bounded)[-1] == ("#000000", ":", 1.2, "lower bound 100 ns")
     assert list(bounded.get_lines()[-1].get_ydata()) == [100, 100]
     assert bounded.get_ylim() == near((100 - 16, 300 + 16))
-    empty = study_figures.frontier(axes_of(), {})
+    empty = frontier(axes_of(), {})
     assert (empty.get_xlabel(), empty.get_ylabel(), empty.get_legend()) == ("peak memory, B", "makespan, ns", None)
     assert empty.get_xlim()[1] == 1.05
 
 
 def heat_map(cells: Any, *columns: str) -> Axes:
     axes = axes_of()
-    assert study_figures.sweep_heat_map(axes, pd.DataFrame(cells, columns=list(columns)), *columns) is axes
+    assert sweep_heat_map(axes, pd.DataFrame(cells, columns=list(columns)), *columns) is axes
     return axes
 
 
@@ -428,7 +445,7 @@ def test_the_scale_of_a_heat_map_has_units() -> None:
 
 def test_a_heat_map_of_a_column_that_knows_of_missing_integers() -> None:
     axes = axes_of()
-    study_figures.sweep_heat_map(axes, pd.DataFrame({"x": [1, 2], "y": [3, 3], "z": pd.array([7, None], "Int64")}), "x", "y", "z")
+    sweep_heat_map(axes, pd.DataFrame({"x": [1, 2], "y": [3, 3], "z": pd.array([7, None], "Int64")}), "x", "y", "z")
     assert [x.get_text() for x in axes.texts] == ["7"]
 
 
@@ -460,7 +477,7 @@ def test_at_most_a_dozen_columns_are_named(count: int, every: int) -> None:
 
 def test_what_a_heat_map_refuses() -> None:
     with pytest.raises(InputError) as caught:
-        study_figures.sweep_heat_map(axes_of(), pd.DataFrame({"a": [1], "b": [2]}), "a", "b", "c")
+        sweep_heat_map(axes_of(), pd.DataFrame({"a": [1], "b": [2]}), "a", "b", "c")
     assert str(caught.value) == "sweep: no column 'c' (columns: a, b)"
     with pytest.raises(InputError) as caught:
         heat_map([(1, 2, 3), (1, 2, 4)], "a", "b", "c")
@@ -468,7 +485,7 @@ def test_what_a_heat_map_refuses() -> None:
 
 
 def test_the_figure_of_a_comparison() -> None:
-    figure = study_figures.comparison_figure(exactly((100, 5), (501, 6)), "hbm")
+    figure = comparison_figure(exactly((100, 5), (501, 6)), "hbm")
     title = figure.texts[0]
     assert title.get_text() == "everything on toy, within 954 MiB of hbm"
     assert (title.get_position()[0], title.get_ha(), title.get_fontweight()) == (0.01, "left", "bold")
@@ -481,7 +498,7 @@ def test_the_figure_of_a_comparison() -> None:
 def only_ops(count: int) -> Axes:
     graph, result = many_ops(count)
     assert result.timeline is not None
-    return replay_figures.timeline(axes_of(), graph, replace(result, timeline=replace(result.timeline, stalls=(), transfers=())))
+    return timeline(graph, replace(result, timeline=replace(result.timeline, stalls=(), transfers=())))
 
 
 @pytest.mark.parametrize(
@@ -494,14 +511,14 @@ def test_up_to_200_bars_have_edges_and_up_to_3000_are_drawn_one_by_one(count: in
 
 def test_a_curve_of_memory_has_at_most_1500_steps() -> None:
     graph, result = many_ops(3001)
-    total = replay_figures.memory(axes_of(), graph, machine(), result, "hbm").get_lines()[0]
+    total = memory(axes_of(), graph, machine(), result, "hbm").get_lines()[0]
     assert len(total.get_xdata()) == 1500 + 1
 
 
 def test_the_whole_figure_of_a_replay() -> None:
     """Four rows, two tiers and two channels: 1.2 + 4 x 0.42, 2.6 a tier, and 2.1 a picture of the channels, in inches."""
     graph, result = everything()
-    figure = replay_figures.replay_figure(graph, machine(), result)
+    figure = replay_figure(graph, machine(), result)
     titles = ["Streams and channels", "Memory: hbm", "Memory: ddr", "Channels: utilization (each step 3.10 us)", "Channels: queue"]
     assert [axes.get_title("left") for axes in figure.axes] == titles
     heights = [1.2 + 4 * 0.42, 2.6, 2.6, 2.1, 2.1]
@@ -527,36 +544,34 @@ def test_the_figure_of_a_replay_that_does_not_fit_and_moved_nothing() -> None:
     graph, result = everything()
     assert result.timeline is not None
     still = replace(result.timeline, transfers=(), stalls=())
-    figure = replay_figures.replay_figure(graph, machine(), replace(result, makespan_ns=None, timeline=still, peak_bytes={"hbm": 78 * MIB}))
+    figure = replay_figure(graph, machine(), replace(result, makespan_ns=None, timeline=still, peak_bytes={"hbm": 78 * MIB}))
     assert figure.texts[0].get_text() == "everything on toy, by hand: does not fit"
     assert [axes.get_title("left") for axes in figure.axes] == ["Streams and channels", "Memory: hbm"]
     assert figure.axes[0].get_xlim() == (0, 310)  # the last that is known
-    nothing = replay_figures.channel_queue(axes_of(), replace(result, timeline=still))
-    assert (nothing.get_ylim(), nothing.get_ylabel(), nothing.get_legend()) == (near((0, 1.08)), "waiting, B", None)
 
 
 def test_a_limit_of_exactly_twice_the_peak_is_drawn() -> None:
     graph, result = everything()
     result = replace(result, peak_bytes={"hbm": 40 * MIB})
-    axes = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB), "hbm")
+    axes = memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB), "hbm")
     assert (list(axes.get_lines()[1].get_ydata()), axes.get_ylim()) == ([80, 80], near((0, 1.08 * 80)))
-    above = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB + 1), "hbm")
+    above = memory(axes_of(), graph, machine(), replace(result, budget_bytes=80 * MIB + 1), "hbm")
     assert (len(above.get_lines()[1].get_xdata()), above.get_ylim()) == (0, near((0, 1.08 * 40)))
     assert named(above)[1] == "(budget 80.0 MiB)"
-    capped = replay_figures.memory(axes_of(), graph, machine(), replace(result, budget_bytes=10**15), "hbm")
+    capped = memory(axes_of(), graph, machine(), replace(result, budget_bytes=10**15), "hbm")
     assert named(capped)[1] == "(budget 100 MiB)"  # what the tier has
 
 
 def test_a_replay_of_no_time() -> None:
     """Nothing takes time: the axis has a length all the same, and no channel is busy."""
     graph, result = everything()
-    timeline = Timeline((0,) * 5, (0,) * 5, (), (Transfer(0, 0, "h2d", MIB, 0, 0, 0, 0),), ())
-    nothing = replace(result, makespan_ns=0, timeline=timeline, peak_bytes={}, peak_at_ns={}, budget_bytes=7)
-    busy = replay_figures.channel_utilization(axes_of(), nothing)
+    still = Timeline((0,) * 5, (0,) * 5, (), (Transfer(0, 0, "h2d", MIB, 0, 0, 0, 0),), ())
+    nothing = replace(result, makespan_ns=0, timeline=still, peak_bytes={}, peak_at_ns={}, budget_bytes=7)
+    busy = replay_figure(graph, machine(), nothing).axes[-2]
     assert (busy.get_xlim(), named(busy)) == ((0, 1), ["h2d: 0 %"])
-    held = replay_figures.memory(axes_of(), graph, machine(), nothing, "hbm")
+    held = memory(axes_of(), graph, machine(), nothing, "hbm")
     assert (held.get_xlim(), held.get_ylim(), named(held)) == ((0, 1), near((0, 1.08)), ["peak 0 B at 0 ns", "(budget 7 B)"])
-    assert replay_figures.timeline(axes_of(), graph, nothing).get_xlim() == (0, 1)
+    assert timeline(graph, nothing).get_xlim() == (0, 1)
 
 
 def test_the_figure_of_a_change() -> None:

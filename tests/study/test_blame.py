@@ -16,10 +16,8 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Fabric
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.study import ExplainedStall, blame, stall_rows, stalls_of
+from hosim.study import Blame, ExplainedStall, blame, stall_rows, stalls_of
 from hosim.study.asked import parse_choice
-from hosim.study.blame import by_cause
-from hosim.study.prices import prices
 from hosim.study.runs import Question, make_plan
 
 
@@ -184,7 +182,11 @@ def test_rows_and_sums_of_stalls() -> None:
     ]
     waits = [("transfer", 5, "h2d"), ("capacity", 9, None), ("transfer", 3, "h2d"), ("transfer", 7, "d2h")]
     listed = [ExplainedStall("s", "op", cause, 10, 10 + ns, "", channel=channel) for cause, ns, channel in waits]
-    assert list(by_cause(listed).items()) == [(("capacity", ""), 9), (("transfer", "h2d"), 8), (("transfer", "d2h"), 7)]
+    assert list(Blame("by hand", replay(Plan(chain(1)), MACHINE), listed, (), False).by_cause.items()) == [
+        (("capacity", ""), 9),
+        (("transfer", "h2d"), 8),
+        (("transfer", "d2h"), 7),
+    ]
 
 
 def test_an_op_that_the_runtime_looks_at() -> None:
@@ -268,7 +270,7 @@ def test_a_channel_is_raised_with_its_fabrics() -> None:
     assert step.saves_ns == twice.saves_ns > 0
     assert not found.replanned
     with pytest.raises(InputError, match="at least 1 B of memory"):
-        prices(made, machine, found.result, 0)
+        blame(Question(chain(6), machine, parse_choice("layerwise"), 100), made, 0)
 
 
 def test_what_does_not_fit_is_no_stall() -> None:

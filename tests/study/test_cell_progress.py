@@ -1,7 +1,9 @@
 """A cell says what takes long, in one place, and nothing once it is done; outside a notebook nothing is said."""
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,55 +11,14 @@ import pytest
 from sweeping import MACHINE, chain
 
 import hosim
-from hosim.api import AGAIN_S, cell_progress
-from hosim.api.cell_progress import ProgressLine, in_cell
-from hosim.api.repeats import until
-
-
-def test_what_takes_long_is_said_now_and_then_and_taken_away() -> None:
-    said: list[str | None] = []
-    seconds = iter([0.0, 1.9, 2.0, 2.1, 2.3, 61.4])
-    with in_cell(said.append, lambda: next(seconds)) as tell:
-        for doing in ("first", "second\n", "third", "fourth", "fifth " + "x" * 200):
-            tell(doing)
-    assert said[:2] == ["2 s: second\\n", "2 s: fourth"]  # a quarter of a second after the second
-    assert said[2].startswith("61 s: fifth xxx")
-    assert len(said[2]) == 120
-    assert said[3:] == [None]
-
-
-def test_what_is_short_says_nothing_and_an_error_takes_away_what_was_said() -> None:
-    said: list[str | None] = []
-    with in_cell(said.append, lambda: 0.0) as tell:
-        tell("short")
-    assert said == []
-    seconds = iter([0.0, 5.0])
-
-    def fail() -> None:
-        with in_cell(said.append, lambda: next(seconds)) as tell:
-            tell("long")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert said == ["5 s: long", None]
-
-
-def test_what_begins_nothing_new_is_said_again_with_the_time() -> None:
-    said: list[str | None] = []
-    seconds = iter([0.0, 0.5, 1.5, 2.5, 3.0, 3.5, 3.6])
-    line = ProgressLine(said.append, lambda: next(seconds))
-    line.tell("planning")
-    waits = iter([False, False, False, False, True])  # 1.5, 2.5, 3.0 and 3.5
-    until(lambda: next(waits), lambda: line.again(AGAIN_S))
-    line.tell("planning more")  # only 0.1 s after the last line
-    line.end()
-    assert said == ["2 s: planning", "4 s: planning", None]
+from hosim.cache_plan import Plan
+from hosim.graph import Graph
+from hosim.hardware import Hardware
 
 
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What a kernel's cell gets, in which every moment counts as long."""
+    """What a kernel's cell gets; ten seconds pass from one look at the clock to the next."""
     got: list[object] = []
     handle = SimpleNamespace(update=lambda data, raw: got.append(data))
 
@@ -67,9 +28,25 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     shell = SimpleNamespace(kernel=1)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display)))
-    monkeypatch.setattr(cell_progress, "_QUIET_S", 0.0)
-    monkeypatch.setattr(cell_progress, "_BETWEEN_S", 0.0)
+    at(monkeypatch, count(0, 10))
     return got
+
+
+def at(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:
+    """The clock shows these seconds in turn, and the last of them from then on."""
+    left, now = iter(seconds), 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now = next(left, now)
+        return now
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+
+
+def lines_of(cell: list[object]) -> list[object]:
+    """What the cell showed, line by line; ``None`` where it was taken away."""
+    return [data.get("text/plain") if isinstance(data, dict) else data for data in cell]
 
 
 @pytest.mark.parametrize(
@@ -90,9 +67,50 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 )
 def test_every_study_says_what_it_does(cell: list[object], ask: Callable[[], object], said: str) -> None:
     ask()
-    lines = [data["text/plain"] for data in cell if isinstance(data, dict) and data]
-    assert any(said in line for line in lines), lines
-    assert cell[-1] == {}
+    *lines, last = lines_of(cell)
+    assert any(said in str(line) for line in lines), lines
+    assert last is None
+
+
+def test_what_takes_long_is_said_now_and_then_and_taken_away(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two seconds on, a quarter of a second apart at least."""
+
+    def ask() -> list[object]:
+        cell.clear()
+        hosim.sweep(chain(2), MACHINE, "resident", vary={"budget": [f"{k} B" for k in range(100, 105)]}, jobs=1)
+        return lines_of(cell)
+
+    at(monkeypatch, count(0, 10))
+    *told, _ = ask()
+    assert len(told) > 5
+    doing = [str(line).partition(": ")[2] for line in told]
+    at(monkeypatch, [0.0, 1.9, 2.0, 2.1, 2.3, 61.4])
+    assert ask() == [f"2 s: {doing[1]}", f"2 s: {doing[3]}", f"61 s: {doing[4]}", None]
+
+
+def test_what_is_short_says_nothing_and_an_error_takes_away_what_was_said(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        raise ZeroDivisionError
+
+    at(monkeypatch, [0.0])
+    hosim.plan(chain(2), MACHINE, "resident")
+    assert cell == []
+    at(monkeypatch, [0.0, 5.0])
+    with pytest.raises(hosim.HosimError):
+        hosim.plan(chain(2), MACHINE, fails)
+    assert lines_of(cell) == ["5 s: fails: planning", None]
+
+
+def test_what_begins_nothing_new_is_said_again_with_the_time(cell: list[object]) -> None:
+    def waits(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        for _ in range(1000):  # 10 s at most: another thread says it each second
+            if len(cell) > 1:
+                break
+            time.sleep(0.01)
+        return Plan(graph)
+
+    hosim.plan(chain(2), MACHINE, waits)
+    assert lines_of(cell)[:2] == ["10 s: waits: planning", "20 s: waits: planning"]
 
 
 def test_a_terminal_with_ipython_is_no_notebook(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

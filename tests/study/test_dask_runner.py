@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hosim.errors import HosimError, InputError
-from hosim.study.runs import on_dask, solve
+from hosim.study.runs import cluster, solve
 
 
 class Answers:
@@ -93,7 +93,7 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType) -> None:
     """Three at first, and one more for each answer, whose future is let go; a task that kills its workers is a row with an error."""
     client = FakeClient(broken=("1",))
-    rows = on_dask.cluster(client)(TASKS)  # type: ignore[arg-type]
+    rows = cluster(client)(TASKS)  # type: ignore[arg-type]
     assert next(rows) == {"row of": "0"}
     assert [(future.task.key, future.released) for future in client.sent] == [("0", True), ("1", False), ("2", False), ("3", False)]
     assert next(rows) == {"failed": "1", "error": "worker died: RuntimeError: the worker died three times"}
@@ -102,14 +102,14 @@ def test_a_cluster_is_sent_three_tasks_a_thread_ahead(distributed: ModuleType) -
     assert all(future.released for future in client.sent)
     assert client.cancelled == []
     idle = FakeClient(threads=())  # workers may still join
-    next(on_dask.cluster(idle)(TASKS))  # type: ignore[arg-type]
+    next(cluster(idle)(TASKS))  # type: ignore[arg-type]
     assert len(idle.sent) == 3 + 1
 
 
 def test_a_task_whose_result_goes_with_its_worker_is_sent_again_three_times(distributed: ModuleType) -> None:
     """It has not failed: nobody had fetched its row yet. A fourth time, it is a row with an error."""
     client = FakeClient(lost={"1": 3, "2": 4})
-    rows = list(on_dask.cluster(client)(TASKS))  # type: ignore[arg-type]
+    rows = list(cluster(client)(TASKS))  # type: ignore[arg-type]
     assert {"row of": "1"} in rows
     assert {"failed": "2", "error": "worker died: its result was lost"} in rows
     assert sorted(str(next(iter(row.values()))) for row in rows) == [task.key for task in TASKS]
@@ -135,12 +135,12 @@ def test_a_connection_that_breaks_while_the_scheduler_is_asked(
 
     client = SimpleNamespace(status=status, nthreads=nthreads)
     with pytest.raises(HosimError if expected.startswith("^the") else RuntimeError, match=expected):
-        list(on_dask.cluster(client)(TASKS))  # type: ignore[arg-type]
+        list(cluster(client)(TASKS))  # type: ignore[arg-type]
 
 
 def test_what_a_cluster_has_not_begun_is_cancelled_when_a_sweep_stops(distributed: ModuleType) -> None:
     client = FakeClient(threads=(1, 2))
-    rows = on_dask.cluster(client)(TASKS)  # type: ignore[arg-type]
+    rows = cluster(client)(TASKS)  # type: ignore[arg-type]
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert client.cancelled == ["1", "2", "3", "4", "5", "6", "8"]  # 7 is done
@@ -148,19 +148,20 @@ def test_what_a_cluster_has_not_begun_is_cancelled_when_a_sweep_stops(distribute
 
 def test_a_client_of_hosim_s_own_is_closed_and_nobody_else_s_default(distributed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
+    client = FakeClient()
+    monkeypatch.setattr(client, "close", lambda: made.append("closed"), raising=False)
 
-    def connected(address: str, **how: object) -> SimpleNamespace:
+    def connected(address: str, **how: object) -> FakeClient:
         made.append((address, how))
         if address == "tcp://nowhere:1":
             raise OSError("timed out\nafter 10 s " + "x" * 100)
-        return SimpleNamespace(close=lambda: made.append("closed"))
+        return client
 
     monkeypatch.setattr(distributed, "Client", connected, raising=False)
-    monkeypatch.setattr(on_dask, "_rows", lambda tasks, client: iter([{"of": len(tasks)}]))
-    assert list(on_dask.cluster("tcp://host:8786")(TASKS)) == [{"of": 9}]
+    assert list(cluster("tcp://host:8786")(TASKS)) == [{"row of": task.key} for task in TASKS]
     assert made == [("tcp://host:8786", {"timeout": "10s", "set_as_default": False}), "closed"]
     with pytest.raises(InputError) as refused:
-        list(on_dask.cluster("tcp://nowhere:1")(TASKS))
+        list(cluster("tcp://nowhere:1")(TASKS))
     reason = ("timed out after 10 s " + "x" * 100)[:100]
     assert str(refused.value) == f"tcp://nowhere:1: no Dask scheduler answers there ({reason}); expected an address such as tcp://host:8786"
 
@@ -178,4 +179,4 @@ def test_a_scheduler_that_goes_at_the_first_question(
     monkeypatch.setattr(client, call, raises, raising=False)
     monkeypatch.setattr(client, "status", status, raising=False)
     with pytest.raises(HosimError, match=r"^the Dask scheduler has gone; start one and run the same command again, which continues$"):
-        list(on_dask.cluster(client)(TASKS))
+        list(cluster(client)(TASKS))

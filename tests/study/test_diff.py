@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweeping import MACHINE, chain
@@ -15,9 +16,9 @@ from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.io import save_hardware, save_plan, save_workload
+from hosim.result import Result
 from hosim.study import Diff, diff, side_of
 from hosim.study.asked import parse_choice
-from hosim.study.diff import START, Side
 from hosim.study.runs import make_plan
 
 GRAPH = chain(3)
@@ -28,6 +29,12 @@ def plan(*cache_ops: CacheOp, **initial: tuple[str, ...]) -> Plan:
     return Plan(GRAPH, "manual", cache_ops, {GRAPH.tensor_index[name]: where for name, where in initial.items()})
 
 
+def side(label: str, planned: Plan | None = None, result: Result | None = None) -> Any:
+    """A side of a comparison that has this name: a plan, its replay, or both."""
+    made = side_of(result if planned is None else planned)
+    return replace(made, label=label, plan=planned, result=result)
+
+
 UP = CacheOp("prefetch", 3, "ddr", "hbm", 0)
 LATER = CacheOp("detach", 3, "hbm", None, 1)
 A = plan(UP, LATER, w1=("ddr",))
@@ -35,14 +42,14 @@ A = plan(UP, LATER, w1=("ddr",))
 
 def test_equal_plans_and_results_do_not_differ() -> None:
     result = replay(A, MACHINE, record=True)
-    assert diff(Side("a", A), Side("b", A)).same
-    assert diff(Side("a", A, result), Side("b", A, result)).same
-    assert str(diff(Side("a", A), Side("b", A))) == "a and b are the same"
+    assert diff(side("a", A), side("b", A)).same
+    assert diff(side("a", A, result), side("b", A, result)).same
+    assert str(diff(side("a", A), side("b", A))) == "a and b are the same"
 
 
 def test_plans_tensor_by_tensor_and_op_by_op() -> None:
     b = plan(replace(UP, after=-1), LATER, CacheOp("store", 5, "hbm", "ddr", 2), w1=("ddr",))
-    found = diff(Side("a", A), Side("b", b))
+    found = diff(side("a", A), side("b", b))
     assert found.figures == []
     assert found.tensors == [
         {
@@ -54,7 +61,7 @@ def test_plans_tensor_by_tensor_and_op_by_op() -> None:
             "copied_bytes_a": 30,
             "copied_bytes_b": 30,
             "cache_ops_a": "prefetch after f0, detach after f1",
-            "cache_ops_b": f"prefetch after {START}, detach after f1",
+            "cache_ops_b": "prefetch after (start), detach after f1",
         },
         {
             "tensor": "w2",
@@ -69,7 +76,7 @@ def test_plans_tensor_by_tensor_and_op_by_op() -> None:
         },
     ]
     assert found.ops == [
-        {"op": START, "cache_ops_a": None, "cache_ops_b": "prefetch w1"},
+        {"op": "(start)", "cache_ops_a": None, "cache_ops_b": "prefetch w1"},
         {"op": "f0", "cache_ops_a": "prefetch w1", "cache_ops_b": None},
         {"op": "f2", "cache_ops_a": None, "cache_ops_b": "store w2"},
     ]
@@ -80,7 +87,7 @@ def test_results_figure_by_figure_and_op_by_op() -> None:
     b = plan(replace(UP, after=-1), LATER, w1=("ddr",))
     one, other = (replay(p, MACHINE, record=True) for p in (A, b))
     assert (one.makespan_ns, other.makespan_ns) == (90, 70)  # issued at 20 it ends at 50; issued at 0, at 30
-    found = diff(Side("a", A, one), Side("b", b, other))
+    found = diff(side("a", A, one), side("b", b, other))
     figures = {row["figure"]: row for row in found.figures}
     assert figures["makespan_ns"] == {"figure": "makespan_ns", "a": 90, "b": 70, "change": -20}
     assert figures["transfer_stall_ns"]["change"] == -20
@@ -90,7 +97,7 @@ def test_results_figure_by_figure_and_op_by_op() -> None:
     assert "took_ns_a" not in ops["f1"]  # as long on both sides, so left out
     (w1,) = [row for row in found.tensors if row["tensor"] == "w1"]
     assert (w1["resident_ns_a"], w1["resident_ns_b"]) == (50, 50)
-    alone = diff(Side("a", result=one), Side("b", result=other))
+    alone = diff(side("a", result=one), side("b", result=other))
     assert (alone.figures, alone.tensors, alone.ops) == (found.figures, [], [])
     assert str(found.frame("figures")["figure"].iloc[0]) in figures
     assert len(found.frame("ops")) == len(found.ops)
@@ -107,15 +114,15 @@ def test_parts_have_a_row_each_and_are_named() -> None:
     b.op("f1", "any", inputs=["w[0]", "w[1]"], duration_ns=10)
     graph = b.build()
     early, late = (Plan(graph, "p", tuple(CacheOp("prefetch", t, "ddr", "hbm", after) for t in range(3))) for after in (-1, 0))
-    found = diff(Side("a", early), Side("b", late))
+    found = diff(side("a", early), side("b", late))
     assert [row["tensor"] for row in found.tensors] == ["v", "w[0]", "w[1]"]
     assert {name: tensor.of for name, tensor in found.parts.items()} == {"w[0]": "w", "w[1]": "w"}
     assert re.search(r"w\[0\.\.1\] \(2 parts\)</td>", found._repr_html_())
-    assert not diff(Side("a", A), Side("b", A)).parts
+    assert not diff(side("a", A), side("b", A)).parts
 
 
 def test_a_result_that_does_not_fit() -> None:
-    found = diff(Side("a", result=replay(A, MACHINE)), Side("b", result=replay(A, MACHINE, 40)))
+    found = diff(side("a", result=replay(A, MACHINE)), side("b", result=replay(A, MACHINE, 40)))
     figures = {row["figure"]: row for row in found.figures}
     assert (figures["feasible"]["a"], figures["feasible"]["b"], figures["feasible"]["change"]) == (True, False, None)
     assert figures["makespan_ns"]["b"] is None
@@ -124,9 +131,9 @@ def test_a_result_that_does_not_fit() -> None:
 
 def test_what_cannot_be_compared() -> None:
     with pytest.raises(InputError, match="a and b are a plan and a result"):
-        diff(Side("a", A), Side("b", result=replay(A, MACHINE)))
+        diff(side("a", A), side("b", result=replay(A, MACHINE)))
     with pytest.raises(InputError, match="manual is a plan for chain, manual one for other with other tensors"):
-        diff(Side("a", A), Side("b", Plan(chain(2, "other"))))
+        diff(side("a", A), side("b", Plan(chain(2, "other"))))
     for what, said in (("nonesuch", "neither a file nor a policy"), ("belady", "a policy needs a workload and a machine to plan for")):
         with pytest.raises(InputError, match=said):
             side_of(what)
@@ -137,14 +144,15 @@ def test_a_policy_needs_a_workload_a_machine_and_a_budget() -> None:
         with pytest.raises(InputError) as refused:
             side_of("belady", **given)
         assert str(refused.value) == "belady: a policy needs a workload and a machine to plan for: name both"
-    side = side_of("lookahead:k=2", GRAPH, MACHINE, 90)
-    assert side.plan is not None
-    assert side.result is not None
-    assert (side.label, side.plan.policy, side.device_tier, side.result.budget_bytes) == ("lookahead:k=2", "lookahead:k=2", "hbm", 90)
-    assert side.result.timeline is not None
-    assert side_of(side.result) == Side("lookahead:k=2", result=side.result, device_tier="hbm")
+    asked = side_of("lookahead:k=2", GRAPH, MACHINE, 90)
+    assert asked.plan is not None
+    assert asked.result is not None
+    assert (asked.label, asked.plan.policy, asked.device_tier, asked.result.budget_bytes) == ("lookahead:k=2", "lookahead:k=2", "hbm", 90)
+    assert asked.result.timeline is not None
+    again = side_of(asked.result)
+    assert (again.label, again.plan, again.result, again.device_tier) == ("lookahead:k=2", None, asked.result, "hbm")
     fast = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], name="fast"), MACHINE.tiers[1]), channels=(), device_tier="fast")
-    assert side_of(side.result, hardware=fast).device_tier == "fast"
+    assert side_of(asked.result, hardware=fast).device_tier == "fast"
 
 
 def test_a_plan_that_breaks_a_rule_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +193,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_a_tensor_starts_and_ops_that_start_at_once() -> None:
     """A weight of ``b`` starts in its home; the first op starts at 0 in ``b`` and waits 30 ns for its weight in ``a``."""
     up = CacheOp("prefetch", 1, "ddr", "hbm")
-    sides = [Side(name, p, replay(p, MACHINE, record=True)) for name, p in (("a", plan(up, w0=("ddr",))), ("b", plan(w1=("hbm", "ddr"))))]
+    sides = [side(name, p, replay(p, MACHINE, record=True)) for name, p in (("a", plan(up, w0=("ddr",))), ("b", plan(w1=("hbm", "ddr"))))]
     found = diff(*sides)
     starts = [(row["tensor"], row.get("starts_in_a"), row.get("starts_in_b")) for row in found.tensors]
     # all that stays to the end is there for longer in a; the activations are not
@@ -231,7 +239,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
 def test_intervals_of_makespans_are_figures() -> None:
     sure = replay(A, MACHINE)
     unsure = replace(sure, makespan_low_ns=7, makespan_high_ns=9)
-    assert [row["figure"] for row in diff(Side("a", result=sure), Side("b", result=unsure)).figures] == [
+    assert [row["figure"] for row in diff(side("a", result=sure), side("b", result=unsure)).figures] == [
         "makespan_low_ns",
         "makespan_high_ns",
     ]

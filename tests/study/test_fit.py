@@ -1,6 +1,7 @@
 """Fit: the answer is that of trying every value, with evidence on both sides, and says so where values contradict one another."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,17 @@ import pytest
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
+from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.engine import resident_step
-from hosim.errors import InputError
-from hosim.graph import GraphBuilder
-from hosim.hardware import Fabric
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph
+from hosim.hardware import Fabric, Hardware
 from hosim.io import save_hardware, save_workload
 from hosim.models import build
-from hosim.study.asked import Axis, parse_axis, parse_choice
+from hosim.study.asked import Axis, as_choice, parse_axis, parse_choice
 from hosim.study.runs import Question
-from hosim.study.searches import fit
-from hosim.study.searches import fits as module
+from hosim.study.searches import Fit, Wanted, fit
 
 
 def question(policy: str = "layerwise", budget: int | str | None = 200) -> Question:
@@ -106,32 +107,29 @@ def test_all_or_none_within_the_limits() -> None:
     assert str(hard).startswith("no channels.h2d.bandwidth in the range is within the limits; 1 GB/s: does not fit")
 
 
-def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def fit_where(within: Callable[[int], bool], wanted: Wanted, values: range) -> Fit:
+    """The fit of the engines of a channel for a policy that has a plan only for some numbers of them."""
+
+    def policy(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        if not within(hardware.channels[0].engines):
+            raise InfeasibleError("it is odd")
+        return Plan(graph)
+
+    asked = Question(chain(2), MACHINE, as_choice(policy), 200)
+    return fit(asked, wanted, Axis(("channels.h2d.engines",), tuple(values)), bounds=False)
+
+
+def test_values_that_contradict_one_another_are_said() -> None:
     # every value but the middle ones is within the limits: both ends are, and only the probes besides tell
-    b = GraphBuilder("one")
-    b.tensor("w", 10, "parameter")
-    b.op("f", "any", inputs=["w"], duration_ns=5)
-    known: dict[int, bool] = {}
-
-    def probed(asked, axis, i, slowdown):
-        known[i] = not 40 <= axis.values[i] < 60
-        return module.Probe(i, axis.values[i], known[i], "" if known[i] else "it is odd", None)
-
-    monkeypatch.setattr(module, "_probe", probed)
-    asked = Question(b.build(), MACHINE, parse_choice("on_demand"), 100)
-    found = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
-    assert found.value == 100
+    found = fit_where(lambda engines: not 41 <= engines < 61, "largest", range(1, 102))
+    assert found.value == 101
+    why = "does not fit within 200 B: it is odd"
     assert found.contradictions == [
-        "50 is not within the limits (it is odd) although 100 is: there is no single threshold, and others may be within the limits too"
+        f"51 is not within the limits ({why}) although 101 is: there is no single threshold, and others may be within the limits too"
     ]
     # and one beyond the limit that bisection finds
-    monkeypatch.setattr(
-        module,
-        "_probe",
-        lambda q, axis, i, s: module.Probe(i, axis.values[i], axis.values[i] < 30 or 70 < axis.values[i] < 80, "no", None),
-    )
-    beyond = fit(asked, "largest", Axis(("channels.h2d.engines",), tuple(range(101))))
-    assert beyond.value == 75
+    beyond = fit_where(lambda engines: engines < 31 or 71 < engines < 81, "largest", range(1, 102))
+    assert beyond.value == 76
     assert beyond.contradictions
     assert not beyond.exact
 
@@ -139,31 +137,25 @@ def test_values_that_contradict_one_another_are_said(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("wanted", "tried"),
     [
-        # halves: 0, 100, 50, 25, 37, 43, 40, 38, 39; then the middles of the widest gaps below 39 (0-25, 12-25) and above (50-100, 75-100)
-        ("largest", [0, 12, 18, 25, 37, 38, 39, 40, 43, 50, 75, 87, 100]),
-        # from 100 down: 100, 0, 50, 25, 38, 44, 41, 40, 39; then above 40 (100-50, 75-50) and below (25-0, 13-0)
-        ("smallest", [0, 7, 13, 25, 38, 39, 40, 41, 44, 50, 63, 75, 100]),
+        # halves: 1, 101, 51, 26, 38, 44, 41, 39, 40; then the middles of the widest gaps below 40 (1-26, 13-26) and above (51-101, 76-101)
+        ("largest", [1, 13, 19, 26, 38, 39, 40, 41, 44, 51, 76, 88, 101]),
+        # from 101 down: 101, 1, 51, 26, 39, 45, 42, 41, 40; then above 41 (101-51, 76-51) and below (26-1, 14-1)
+        ("smallest", [1, 8, 14, 26, 39, 40, 41, 42, 45, 51, 64, 76, 101]),
     ],
 )
-def test_which_values_are_tried(monkeypatch: pytest.MonkeyPatch, wanted: module.Wanted, tried: list[int]) -> None:
-    """Halving for the limit at 40, and two more on either side of it."""
-
-    def probed(asked, axis, i, slowdown):
-        return module.Probe(i, axis.values[i], (axis.values[i] < 40) == (wanted == "largest"), "too much", None)
-
-    monkeypatch.setattr(module, "_probe", probed)
-    found = fit(question(), wanted, Axis(("channels.h2d.engines",), tuple(range(101))))
+def test_which_values_are_tried(wanted: Wanted, tried: list[int]) -> None:
+    """Halving for the limit at 41, and two more on either side of it."""
+    found = fit_where(lambda engines: (engines < 41) == (wanted == "largest"), wanted, range(1, 102))
     assert [probe.value for probe in found.probes] == tried
-    assert (found.value, found.beyond.value) == ((39, 40) if wanted == "largest" else (40, 39))
+    assert (found.value, found.beyond.value) == ((40, 41) if wanted == "largest" else (41, 40))
     assert found.exact
     assert not found.contradictions
 
 
-def test_which_values_are_tried_where_none_is_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ends; then the middles of the widest stretches: 49 of 0 and 99, 74 of 49 and 99."""
-    monkeypatch.setattr(module, "_probe", lambda q, axis, i, s: module.Probe(i, axis.values[i], False, "too much", None))
-    found = fit(question(), "largest", Axis(("channels.h2d.engines",), tuple(range(100))))
-    assert [probe.value for probe in found.probes] == [0, 49, 74, 99]
+def test_which_values_are_tried_where_none_is_within_the_limits() -> None:
+    """Both ends; then the middles of the widest stretches: 50 of 1 and 100, 75 of 50 and 100."""
+    found = fit_where(lambda engines: False, "largest", range(1, 101))
+    assert [probe.value for probe in found.probes] == [1, 50, 75, 100]
     assert found.answer is None
 
 

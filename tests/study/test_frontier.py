@@ -1,6 +1,8 @@
 """The frontier: points are answers within their budgets, the curve is what no other point beats, its lower end the smallest budget."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,15 @@ from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
 from hosim.analysis import static_peak
+from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
-from hosim.errors import InputError
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_workload
-from hosim.study.asked import parse_choice
+from hosim.study.asked import as_choice, parse_choice
 from hosim.study.runs import Question
-from hosim.study.searches import Frontier, attempt, frontier
-from hosim.study.searches import frontiers as module
+from hosim.study.searches import attempt, frontier
 
 
 def question(policy: str, budget: int | None = None) -> Question:
@@ -64,23 +68,76 @@ def test_nothing_fits() -> None:
         frontier(question("belady"), points=1)
 
 
-def test_more_memory_that_does_harm_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a policy that is slower within 100 to 199 bytes than below, and has no plan within 200 to 299
-    answered = attempt(question("belady", 400))
+def layers(*sizes: int) -> Graph:
+    """Ops of 20 ns, each with a weight."""
+    b = GraphBuilder("layers")
+    for k, size in enumerate(sizes):
+        b.op(f"f{k}", "any", inputs=[b.tensor(f"w{k}", size, "parameter")], duration_ns=20)
+    return b.build()
 
-    def strange(asked: Question) -> object:
-        from dataclasses import replace
 
-        n = asked.budget_bytes
-        slow = {0: 50, 1: 70, 2: None, 3: 40}[min(n // 100, 3)]
-        return replace(answered, budget_bytes=n, feasible=slow is not None and n >= 90, makespan_ns=slow, peak_bytes={"hbm": n, "ddr": 0})
+def kept(graph: Graph, count: int, stored: int = 0) -> Plan:
+    """The first weights stay; each of the others comes before its op and goes after it, of which some are copied back before."""
+    moves = []
+    for k in range(count, len(graph.ops)):
+        back = [CacheOp("store", k, "hbm", "ddr", k)] * (k < count + stored)
+        moves += [CacheOp("prefetch", k, "ddr", "hbm", k - 1), *back, CacheOp("detach", k, "hbm", None, k)]
+    return Plan(graph, cache_ops=tuple(moves), initial=dict.fromkeys(range(count, len(graph.ops)), ("ddr",)))
 
-    monkeypatch.setattr(module, "attempt", strange)
-    found: Frontier = frontier(question("belady", 360), points=9, refine=0)
-    said = " ".join(found.contradictions)
-    assert "takes 70 ns, longer than 50 ns within" in said
-    assert "does not fit although" in said
-    assert {r.makespan_ns for r in found.pareto} == {50, 40}
+
+def test_more_memory_that_does_harm_is_said() -> None:
+    """A policy that copies a weight back for nothing within 130 to 159 bytes, and has no plan within 160 to 189."""
+
+    def strange(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        if budget_bytes < 160:
+            return kept(graph, 0, stored=budget_bytes >= 130)
+        if budget_bytes < 190:
+            raise InfeasibleError("no idea")
+        return Plan(graph)
+
+    found = frontier(Question(layers(100, 100), MACHINE, as_choice(strange)), points=9, refine=0)
+    # copies of 100 ns each: 240 ns with two of them, 340 ns with a third
+    assert [(r.budget_bytes, r.makespan_ns) for r in found.results] == [
+        *((100, 240), (112, 240), (125, 240), (137, 340), (150, 340), (162, None), (175, None), (187, None), (200, 40))
+    ]
+    assert found.contradictions == [
+        *(f"{budget} B takes 340 ns, longer than 240 ns within 125 B" for budget in (137, 150)),
+        *(f"{budget} B does not fit although 125 B does" for budget in (162, 175, 187)),
+    ]
+    assert [(r.makespan_ns, r.peak_bytes["hbm"]) for r in found.pareto] == [(240, 100), (40, 200)]
+
+
+def probed(sizes: tuple[int, ...], kept_within: Callable[[int], int | None], refine: int = 0) -> list[int]:
+    """The budgets for which a policy is asked that keeps so many weights, or has no plan: both ends of the curve, and what refines it."""
+    asked: list[int] = []
+
+    def policy(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        asked.append(budget_bytes)
+        count = kept_within(budget_bytes)
+        if count is None:
+            raise InfeasibleError("too little")
+        return kept(graph, count)
+
+    machine = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=2000), MACHINE.tiers[1]))
+    frontier(Question(layers(*sizes), machine, as_choice(policy)), 2, refine, bounds=False)
+    return asked
+
+
+def test_the_smallest_budget_is_found_by_halving() -> None:
+    """From what the largest op uses, to one part in 256 of the peak with everything resident."""
+    sizes = (100,) * 10 + (24,)
+    assert probed(sizes, lambda budget: 0 if budget >= 400 else None) == [1024, 100, 562, 331, 446, 388, 417, 402, 395, 398, 400, 399]
+    assert probed(sizes, lambda budget: 0 if budget >= 100 else None) == [1024, 100]
+    assert probed(sizes, lambda budget: None) == [1024]
+
+
+def test_a_curve_is_refined_where_its_step_is_largest() -> None:
+    """By bytes times nanoseconds, between neighbours that fit. Each of ten weights that is not kept takes 100 ns more."""
+    # of 450 B each: 300 ns below 550 B, 700 above; then 450 x 300 below is more than 225 x 500 above 775 B and 225 x 200 below it
+    steps = {100: 0, 325: 0, 550: 3, 775: 5, 1000: 10}
+    assert probed((100,) * 10, steps.get, 3) == [1000, 100, 550, 775, 325]
+    assert probed((100,) * 10, lambda budget: 0, 3) == [1000, 100]  # nothing differs
+    assert probed((100,) * 10, {100: 0, 1000: 10}.get, 2) == [1000, 100, 550]  # what does not fit is no neighbour: it would be 550 again
 
 
 @pytest.mark.long

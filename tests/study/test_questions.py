@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,11 @@ from sweeping import MACHINE, chain
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
-from hosim.hardware import Fabric
+from hosim.hardware import Fabric, Hardware
 from hosim.models import build
 from hosim.study import sweep
-from hosim.study.asked import Axis, PolicyChoice, parse_choice
-from hosim.study.runs import Question, check_fields, check_values, failure, on_dask, recipe, scenario
+from hosim.study.asked import Axis, PolicyChoice, as_choice, parse_choice
+from hosim.study.runs import Question, check_fields, check_values, cluster, failure, recipe
 from hosim.study.searches import fit
 
 SMALL = {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 1}
@@ -116,17 +117,19 @@ def test_another_policy_and_other_parameters() -> None:
     assert unchanged.budget == "50%"
 
 
-def test_the_answer_is_that_of_a_plan_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_is_that_of_a_plan_that_was_checked() -> None:
     asked = Question(chain(2), MACHINE, parse_choice("lookahead:k=2"), 100)
     answer = asked.answer()
     assert (answer.policy, answer.budget_bytes, answer.planning_s is None) == ("lookahead:k=2", 100, False)
     with pytest.raises(InputError) as refused:
         check_fields(asked, ["policy.k", "policy.kk"])
     assert str(refused.value) == "policy lookahead: unknown parameter 'kk'; did you mean 'k'?"
-    dropped = Plan(chain(2), "sloppy", (CacheOp("detach", 1, "hbm", None),))
-    monkeypatch.setattr(scenario, "make_plan", lambda *given: dropped)
+
+    def sloppy(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        return Plan(graph, cache_ops=(CacheOp("detach", 1, "hbm", None),))
+
     with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule"):
-        asked.answer()
+        replace(asked, choice=as_choice(sloppy)).answer()
 
 
 def test_fields_of_a_builder() -> None:
@@ -146,7 +149,6 @@ def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spec that is imported again has the changed fields; the graph's own does not change."""
     made: list[object] = []
     monkeypatch.setattr("hosim.io.spec.make", lambda spec, source: made.append((json.loads(json.dumps(spec)), source)) or chain(3))
-    scenario._made.cache_clear()
     asked = question(traced())
     varied = asked.with_settings({"workload.model.config.hidden_size": 16, "workload.inputs.input_ids.shape.1": 32})
     model = {"name": "llama", "config": {"hidden_size": 16, "layers": [1, 2]}}
@@ -168,7 +170,6 @@ def test_fields_of_a_traced_model(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError) as refused:
             check_fields(asked, [f"workload.{field}"])
         assert str(refused.value) == said
-    scenario._made.cache_clear()
 
 
 def test_how_a_graph_was_built() -> None:
@@ -195,14 +196,16 @@ def test_every_path_of_a_profile_that_may_be_varied() -> None:
     ways = [f"channels.h2d.{key}" for key in ("from", "to", "bandwidth", "latency", "engines")]
     tiers = [f"tiers.{tier}.{key}" for tier in ("hbm", "ddr") for key in ("capacity", "bandwidth", "scope")]
     compute = ["compute.peak.bf16", "compute.efficiency", "compute.launch"]
-    assert sorted(scenario._paths(bare)) == sorted(["devices", *compute, "runtime.inspect", *tiers, *ways])
+    asked = replace(question(), profile=bare)
+    for path in ("devices", *compute, "runtime.inspect", *tiers, *ways):
+        check_fields(asked, [path])
     with pytest.raises(InputError) as refused:
         question().with_settings({"channels.d2h.bandwidth": "0 GB/s"})
     assert str(refused.value).startswith("two tiers: channels.d2h.bandwidth: expected a bandwidth above 0 B/s")
 
 
 def test_a_cluster_needs_dask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_dask, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError) as refused:
-        on_dask.cluster("tcp://host:8786")
+        cluster("tcp://host:8786")
     assert str(refused.value) == "scheduler: --scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'"

@@ -12,9 +12,9 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
+from hosim.policies import own
 from hosim.study import compare, plan_against_reserved, reserved_line
-from hosim.study.asked import parse_choice
-from hosim.study.reserved_budget import _BudgetSearch
+from hosim.study.asked import as_choice, parse_choice
 from hosim.study.runs import Counting, make_plan, replay
 from hosim.units import human_size
 
@@ -112,12 +112,15 @@ def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
 
 
 @pytest.mark.parametrize(("seed", "budget", "gain"), [(0, 45, 0.1), (3, 45, 0.1), (1, 60, 0.0)])
-def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(monkeypatch, seed, budget, gain):
+def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(seed, budget, gain):
     """Without its judgement only smaller budgets keep segments from growing; with it the planner sees which plan leaves no holes."""
     choice = parse_choice("hyperoffload:effort=0.0")
     found = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
-    monkeypatch.setattr(_BudgetSearch, "judged", lambda self, best: best)
-    by_shares = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
+
+    def not_told(graph, hardware, budget_bytes):
+        return make_plan(graph, hardware, choice, budget_bytes)
+
+    by_shares = plan_against_reserved(chain(seed), MACHINE, as_choice(not_told), budget * MIB, Counting("caching"))
     assert found.makespan_ns <= (1 - gain) * by_shares.makespan_ns
     again = replay(found.plan, MACHINE, found.planned_bytes, counting=Counting("caching"), reserve_bytes=budget * MIB, bounds=False)
     assert (again.feasible, again.makespan_ns) == (True, found.makespan_ns)
@@ -126,13 +129,17 @@ def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memor
 
 
 def test_only_the_planner_that_can_be_told_so_and_only_plans_that_wait_are_judged(monkeypatch):
-    asked = []
-    monkeypatch.setattr(_BudgetSearch, "_by_allocator", lambda self, *given: asked.append(given) or make_plan(*given))
+    efforts, plan = [], own.plan
+
+    def told(*given, **settings):
+        efforts.extend([settings["effort"]] if "judge" in settings else [])
+        return plan(*given, **settings)
+
+    monkeypatch.setattr(own, "plan", told)
     plan_against_reserved(chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching"))
     plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.0"), 75 * MIB, Counting("caching"))
-    assert asked == []
+    assert efforts == []
     plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching"))
-    efforts = [choice.parameters["effort"] for _, _, choice, _ in asked]
     assert (efforts[-1], set(efforts[:-1]), len(efforts) > 2) == (0.01, {0.0}, True)
 
 

@@ -1,10 +1,11 @@
 """Robustness: plans made on nominal figures, replayed under jitter."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from strategies import cases
@@ -18,9 +19,7 @@ from hosim.io import load_hardware
 from hosim.jitter import Jitter
 from hosim.shipped import find_hardware
 from hosim.study import compare, percentiles, robustness
-from hosim.study.asked import parse_choices
-from hosim.study.drawn_orders import drawn_order, reordered
-from hosim.study.robustness import FIGURES
+from hosim.study.asked import as_choice, parse_choices
 
 TOY = load_hardware(find_hardware("toy"))
 DURATIONS = (1000, 2000, 500, 4000)
@@ -78,11 +77,13 @@ def test_what_does_not_fit_is_counted():
 
 
 def test_percentiles_by_hand():
+    figures = ("makespan_ns", "stall_ns", "peak_bytes")
+
     # 20 runs: 17 take 1..17, 3 do not fit. P50 is the 10th value, 10; P95 the 19th, which does not fit. Without those three, P50 of
     # 17 is the 9th (8.5 rounded up), and P95 the 17th (16.15 rounded up).
     def runs(values):
         rows = [("p", 0, True, 5, 0, 7, None)] + [("p", k, v is not None, v, v, v, None) for k, v in enumerate(values, 1)]
-        return pd.DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, "error"]).astype(dict.fromkeys(FIGURES, "Int64"))
+        return pd.DataFrame(rows, columns=["policy", "run", "feasible", *figures, "error"]).astype(dict.fromkeys(figures, "Int64"))
 
     shuffled = [*range(17, 8, -1), *range(1, 9)]
     row = percentiles(runs([*shuffled, None, None, None])).iloc[0]
@@ -156,19 +157,39 @@ def test_a_policy_without_a_plan_has_a_row_for_each_run():
     assert percentiles(frame).isna().sum().sum() == 9
 
 
-@given(cases(max_ops=8, max_streams=3), st.integers(0, 2**40))
+@contextmanager
+def replayed_plans():
+    """The plans that are replayed, in order."""
+    plans, replayed = [], engine.replay
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "replay", lambda plan, *given, **named: plans.append(plan) or replayed(plan, *given, **named))
+        yield plans
+
+
+@given(cases(max_ops=8, max_streams=3), st.integers(0, 2**20))
 def test_a_drawn_order_keeps_what_the_plan_is_for(case, seed):
-    """Each op follows its producers, the same seed draws the same order, and the order of the plan is itself one of those."""
-    graph, _, plan = case
-    order = drawn_order(graph, seed)
-    place = {i: k for k, i in enumerate(order)}
-    assert sorted(place) == list(range(len(graph.ops)))
-    assert all(place[p] < place[i] for i, producers in enumerate(graph.producers) for p in producers)
-    assert drawn_order(graph, seed) == order
-    drawn = reordered(plan, order)
-    names = [(move.op, move.tensor, -1 if move.after < 0 else graph.ops[move.after].name) for move in plan.cache_ops]
-    assert names == [(move.op, move.tensor, -1 if move.after < 0 else drawn.graph.ops[move.after].name) for move in drawn.cache_ops]
-    assert reordered(plan, list(range(len(graph.ops)))) == plan
+    """Each op follows its producers, and the same seed draws the same order; each cache op comes after the op that it came after."""
+    graph, machine, plan = case
+
+    def policy(graph, hardware, budget_bytes):
+        return plan
+
+    drawn = []
+    for _ in range(2):
+        with replayed_plans() as plans:
+            robustness(graph, machine, [as_choice(policy)], machine.device.capacity_bytes, Jitter(seed), 2, order=True)
+        drawn.append(plans)
+    assume(drawn[0])  # the plan is legal
+    assert drawn[0] == drawn[1]
+    nominal, *others = drawn[0]
+    names = [(move.op, move.tensor, "" if move.after < 0 else graph.ops[move.after].name) for move in plan.cache_ops]
+    for one in others:
+        order = [graph.op_index[op.name] for op in one.graph.ops]
+        place = {i: k for k, i in enumerate(order)}
+        assert sorted(place) == list(range(len(graph.ops)))
+        assert all(place[p] < place[i] for i, producers in enumerate(graph.producers) for p in producers)
+        assert names == [(move.op, move.tensor, "" if move.after < 0 else one.graph.ops[move.after].name) for move in one.cache_ops]
+        assert order != list(range(len(graph.ops))) or one.cache_ops == nominal.cache_ops
 
 
 def free():
@@ -193,9 +214,9 @@ def test_a_plan_in_other_orders_by_hand():
     def policy(graph, hardware, budget_bytes):
         return Plan(graph, "by hand", (CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 1)))
 
-    frame = hosim.robustness(free(), TOY, [policy], 100, runs=12, op_sigma=0, transfer_sigma=0, seed=5, order=True)
-    seeds = [5 * 2**32 + run for run in range(1, 13)]
-    names = [[free().ops[i].name for i in drawn_order(free(), seed)] for seed in seeds]
+    with replayed_plans() as plans:
+        frame = hosim.robustness(free(), TOY, [policy], 100, runs=12, op_sigma=0, transfer_sigma=0, seed=5, order=True)
+    names = [[op.name for op in plan.graph.ops] for plan in plans[1:]]
     assert len({tuple(order) for order in names}) > 3
     assert [*frame["feasible"][1:]] == [holds(order) for order in names]
     assert 0 < sum(frame["feasible"][1:]) < 12
@@ -215,12 +236,14 @@ def test_a_plan_that_breaks_a_rule_in_another_order():
     def policy(graph, hardware, budget_bytes):
         return Plan(graph, "by hand", moves)
 
-    frame = hosim.robustness(made, TOY, [policy], 100, runs=runs, op_sigma=0, transfer_sigma=0, order=True)
-    between = [drawn_order(made, run) == [1, 0, 2] for run in range(1, runs + 1)]
-    assert [*frame["feasible"][1:]] == [not breaks for breaks in between]
+    with replayed_plans() as plans:
+        frame = hosim.robustness(made, TOY, [policy], 100, runs=runs, op_sigma=0, transfer_sigma=0, order=True)
+    breaks = [*(~frame["feasible"][1:])]
+    assert [[op.name for op in plan.graph.ops] for plan in plans[1:]].count(["g", "f", "h"]) == 0
+    assert len(plans) == 1 + runs - sum(breaks)
     said = "in this order of its ops the plan breaks a rule: "
     assert frame["error"][1:].dropna().str.startswith(said).all()
-    assert 0 < sum(between) < runs
+    assert 0 < sum(breaks) < runs
 
 
 def test_a_policy_that_decides_while_the_step_runs_decides_anew():

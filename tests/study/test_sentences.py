@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,8 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.result import Result
-from hosim.study import Blame, ExplainedStall, lines, side_of
+from hosim.study import Blame, ExplainedStall, blame, lines, side_of
 from hosim.study.asked import Axis, parse_choice, read_points, read_vary
-from hosim.study.prices import Price
 from hosim.study.runs import Question, check, unplanned
 from hosim.study.searches import Fit, Frontier, Probe, frontier
 
@@ -101,16 +101,23 @@ def test_what_a_fit_says() -> None:
     assert "error" not in found.frame
 
 
+PRICE = blame(QUESTION).prices[0]
+
+
+def price(what: str, added: str, makespan_ns: int | None, saves_ns: int | None, together: tuple[str, ...] = (), note: str = "") -> Any:
+    return replace(PRICE, what=what, added=added, makespan_ns=makespan_ns, saves_ns=saves_ns, together=together, note=note)
+
+
 def test_what_prices_say() -> None:
-    assert str(Price("hbm", "1 GB", None, None)) == "+1 GB of hbm: does not fit"
-    assert str(Price("hbm", "1 GB", 5, 0)) == "+1 GB of hbm saves nothing"
-    assert str(Price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))) == "+1.00 GB/s of h2d (with link, bus) saves 7 ns"
-    assert str(Price("h2d", "1.00 GB/s", 5, -7)) == "+1.00 GB/s of h2d costs 7 ns"
-    partly = Price("ddr", "twice the FLOP/s", 5, 0, note="the times of 1 of 2 of its ops are given")
+    assert str(price("hbm", "1 GB", None, None)) == "+1 GB of hbm: does not fit"
+    assert str(price("hbm", "1 GB", 5, 0)) == "+1 GB of hbm saves nothing"
+    assert str(price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))) == "+1.00 GB/s of h2d (with link, bus) saves 7 ns"
+    assert str(price("h2d", "1.00 GB/s", 5, -7)) == "+1.00 GB/s of h2d costs 7 ns"
+    partly = price("ddr", "twice the FLOP/s", 5, 0, note="the times of 1 of 2 of its ops are given")
     assert str(partly) == "twice the FLOP/s of ddr saves nothing (the times of 1 of 2 of its ops are given)"
-    unknown = Price("ddr", "pageable memory", None, None, note="nobody knows")
+    unknown = price("ddr", "pageable memory", None, None, note="nobody knows")
     assert str(unknown) == "pageable memory of ddr: nobody knows"
-    idle = [Price("hbm", "1 GB", 5, 0), Price("h2d", "1.00 GB/s", 5, 0, ("link",))]
+    idle = [price("hbm", "1 GB", 5, 0), price("h2d", "1.00 GB/s", 5, 0, ("link",))]
     said = [
         "twice the FLOP/s of ddr: the times of 1 of 2 of its ops are given",
         str(unknown),
@@ -125,8 +132,8 @@ def test_what_a_blame_says() -> None:
         ExplainedStall("compute", "f1", "capacity", 20, 24, "y"),
         ExplainedStall("compute", "f2", "transfer", 30, 33, "z", tensor="w", channel="h2d"),
     ]
-    price = Price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))
-    found = Blame("layerwise", result(100, 1000), stalls, [price], True, {"ops on hbm": 1000})
+    link = price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))
+    found = Blame("layerwise", result(100, 1000), stalls, [link], True, {"ops on hbm": 1000})
     assert dict(found.by_cause) == {("transfer", "h2d"): 13, ("capacity", ""): 4}
     assert str(found) == "layerwise takes 1.00 us, and its streams wait 17 ns: 13 ns for h2d, 4 ns for capacity"
     drain = ExplainedStall("compute", "", "drain", 900, 1000, "z", processor="ddr")
@@ -142,7 +149,7 @@ def test_what_a_blame_says() -> None:
     ]
     page = found._repr_html_()
     assert page.startswith("<h4>Stalls (the longest 3 of 3)</h4>\n<table>")
-    assert page.endswith(f"<p>{price}</p>\n<p>{found}.</p>")
+    assert page.endswith(f"<p>{link}</p>\n<p>{found}.</p>")
     assert page.index("f0") < page.index("f1") < page.index("f2")
 
 

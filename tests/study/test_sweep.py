@@ -3,9 +3,12 @@
 import csv
 import json
 import os
+import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from counting import lines_run
@@ -20,9 +23,8 @@ from hosim.models import build
 from hosim.shipped import find_hardware, find_workload
 from hosim.study import sweep
 from hosim.study.asked import parse_axis, parse_choice, read_points, read_vary
-from hosim.study.rows_of_answers import RowFile, rowfile
-from hosim.study.runs import Question, check, make_plan, pool, replay, tasks
-from hosim.study.sweeping import Swept
+from hosim.study.rows_of_answers import RowFile
+from hosim.study.runs import Packed, Question, Task, check, digest, make_plan, pack, point_key, pool, replay, solve
 
 
 def question(policy: str = "belady", budget: int | str | None = "60%", graph: Graph | None = None) -> Question:
@@ -176,7 +178,7 @@ def test_failures_are_rows() -> None:
     assert found.frame["makespan_ns"].isna().sum() == 8
 
 
-def run(path: Path, points: str = "channels.h2d.bandwidth=1..5GB/s:5") -> Swept:
+def run(path: Path, points: str = "channels.h2d.bandwidth=1..5GB/s:5") -> Any:
     return sweep(question(), read_vary(points), path)
 
 
@@ -270,7 +272,7 @@ def test_a_file_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.Mo
             assert refused(lambda: file.append(row)) == f"{path}: cannot be written: Input/output error"
         file.append(row)
     assert path.read_text() == "point,feasible,error\na,true,\n"
-    monkeypatch.setattr(rowfile, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert refused(lambda: RowFile(tmp_path / "rows.parquet", columns, [])) == (
         f"{tmp_path}/rows.parquet: Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]', or write .csv"
     )
@@ -367,22 +369,23 @@ def test_a_fabric_that_is_told_to_hold_a_channel_back_is_named(tmp_path: Path, m
 
 
 def test_a_process_unpacks_a_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = tasks.pack(question())
-    tasks._unpacked.clear()
+    asked = pack(question())
+    packed = replace(asked, key="as another process has it")
     loads = []
-    unpickle = tasks.pickle.loads
-    monkeypatch.setattr(tasks.pickle, "loads", lambda content: loads.append(1) or unpickle(content))
-    rows = [tasks.solve(tasks.Task(str(n), packed, {"channels.h2d.bandwidth": f"{n} GB/s"})) for n in (1, 2, 3)]
+    unpickle = pickle.loads
+    monkeypatch.setattr(pickle, "loads", lambda content: loads.append(1) or unpickle(content))
+    rows = [solve(Task(str(n), packed, {"channels.h2d.bandwidth": f"{n} GB/s"})) for n in (1, 2, 3)]
     assert len(loads) == 1
     assert packed.question().graph is packed.question().graph
     assert [row["makespan_ns"] for row in rows] == sorted((row["makespan_ns"] for row in rows), reverse=True)
-    for other in range(tasks._KEPT + 2):  # and keeps no more of them than a few
-        tasks.Packed(packed.digest, str(other), packed.content).question()
-    assert len(tasks._unpacked) == tasks._KEPT
+    for other in range(6):  # and keeps no more of them than a few
+        Packed(packed.digest, str(other), packed.content).question()
+    packed.question()
+    assert len(loads) == 1 + 6 + 1
 
 
 def test_a_point_does_what_a_direct_call_does_and_little_more() -> None:
-    packed = tasks.pack(question(graph=chain(100)))
+    packed = pack(question(graph=chain(100)))
     settings = {"channels.h2d.bandwidth": "2 GB/s", "budget": 800}
 
     def direct() -> None:
@@ -392,7 +395,7 @@ def test_a_point_does_what_a_direct_call_does_and_little_more() -> None:
         replay(plan, asked.hardware, asked.budget_bytes)
 
     direct()  # pays for what is derived from the graph once
-    assert lines_run(tasks.solve, tasks.Task("1", packed, settings)) <= 1.1 * lines_run(direct)
+    assert lines_run(solve, Task("1", packed, settings)) <= 1.1 * lines_run(direct)
 
 
 def test_a_workload_that_is_varied_is_built_once_for_its_points() -> None:
@@ -414,9 +417,9 @@ def test_keys_tell_questions_and_points_apart() -> None:
         question(graph=chain(13)),
         replace(asked, profile=replace(MACHINE, devices=2)),
     ]
-    digests = [tasks.digest(variant) for variant in variants]
+    digests = [digest(variant) for variant in variants]
     assert len(set(digests)) == len(variants)
-    assert digests == [tasks.digest(variant) for variant in variants]
+    assert digests == [digest(variant) for variant in variants]
     points = [{}, {"a": 1}, {"a": True}, {"a": "1"}, {"a": 1.5}, {"b": 1}, {"a": None}]
-    assert len({tasks.point_key(digests[0], point) for point in points}) == len(points)
-    assert tasks.point_key("x", {"a": 1, "b": 2}) == tasks.point_key("x", {"b": 2, "a": 1})
+    assert len({point_key(digests[0], point) for point in points}) == len(points)
+    assert point_key("x", {"a": 1, "b": 2}) == point_key("x", {"b": 2, "a": 1})

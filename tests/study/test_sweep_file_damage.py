@@ -1,6 +1,7 @@
 """A file of rows whose cells are damaged is refused in one line that names the cell; the sweep does not go on from it."""
 
 import csv
+import fcntl
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.study.rows_of_answers import rowfile
+from hosim.study.rows_of_answers import RowFile
 
 WORKLOAD = """{"format": "hosim.workload/1", "name": "small",
  "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "ddr"}, {"name": "a", "bytes": 30}],
@@ -125,12 +126,12 @@ def test_a_damaged_column_of_a_table_is_named(
 def test_a_file_that_cannot_be_locked_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     opened = []
 
-    def lock(descriptor: int, name: str) -> None:
+    def lock(descriptor: int, how: int) -> None:
         opened.append(descriptor)
         raise error
 
-    monkeypatch.setattr(rowfile, "_lock", lock)
-    with pytest.raises((InputError, ValueError)) as raised, rowfile.RowFile(tmp_path / "rows.csv", ["point"], []):
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with pytest.raises((InputError, ValueError)) as raised, RowFile(tmp_path / "rows.csv", ["point"], []):
         pass
     cannot = f"{tmp_path}/rows.csv: cannot be written: Input/output error"
     assert str(raised.value) == (cannot if isinstance(error, OSError) else "a bug")
@@ -145,12 +146,12 @@ def test_text_in_a_file_of_rows_is_no_formula_and_is_read_back(tmp_path: Path) -
     rows = [{"point": f"p{k}", "policy": text, "feasible": True, "error": None} for k, text in enumerate(FORMULAS)]
     path = tmp_path / "rows.csv"
     columns, keys = ["point", "policy", "feasible", "error"], [str(row["point"]) for row in rows]
-    with rowfile.RowFile(path, columns, keys) as file:
+    with RowFile(path, columns, keys) as file:
         for row in rows:
             file.append(row)
         file.finish()
     with path.open(newline="") as stream:
         cells = [line[1] for line in csv.reader(stream)][1:]
     assert cells == [*(f"'{text}" for text in FORMULAS[:-1]), "x"]
-    with rowfile.RowFile(path, columns, keys) as file:
+    with RowFile(path, columns, keys) as file:
         assert file.finish() == rows

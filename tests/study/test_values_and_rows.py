@@ -7,18 +7,15 @@ import pytest
 from sweeping import MACHINE, chain
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.engine import replay
-from hosim.errors import InputError
-from hosim.graph import GraphBuilder
+from hosim.errors import InfeasibleError, InputError
+from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric, Hardware
 from hosim.result import ChannelFigures, Result
-from hosim.study import capped
-from hosim.study.asked import Value, parse_axis, parse_choice, parse_steps, read_points, read_vary, scalar
-from hosim.study.prices import Price, prices
+from hosim.study import blame, capped
+from hosim.study.asked import Value, as_choice, parse_axis, parse_choice, parse_steps, read_points, read_vary, scalar
 from hosim.study.rows_of_answers import figure_columns, figures, frame, results_of, varied, varied_columns
 from hosim.study.runs import Question, pack, unplanned
 from hosim.study.searches import Frontier
-from hosim.study.searches.frontiers import _contradictions, _largest_step, _smallest
 
 QUESTION = Question(chain(2), MACHINE, parse_choice("belady"), 100)
 
@@ -184,11 +181,10 @@ def test_columns_of_varied_fields() -> None:
     ]
 
 
-def test_a_curve_and_what_contradicts_it() -> None:
+def test_a_curve_that_says_what_contradicts_it() -> None:
     """From 50 B on it fits; 60 B takes as long with a higher peak, 80 B longer than 70 B, and 90 B does not fit."""
     listed = [result(40, None), result(50, 30, 45), result(60, 30, 55), result(70, 20, 66), result(80, 21, 70), result(90, None)]
-    said = list(_contradictions(listed))
-    assert said == ["80 B takes 21 ns, longer than 20 ns within 70 B", "90 B does not fit although 70 B does"]
+    said = ["80 B takes 21 ns, longer than 20 ns within 70 B", "90 B does not fit although 70 B does"]
     found = Frontier(QUESTION, listed, 50, 40, said)
     assert [r.budget_bytes for r in found.pareto] == [50, 70]
     assert (
@@ -203,54 +199,41 @@ def test_a_curve_and_what_contradicts_it() -> None:
     assert str(Frontier(QUESTION, listed[:1], None, None, ())) == "belady does not fit within any budget probed"
 
 
-def test_where_a_curve_is_refined() -> None:
-    assert _largest_step([result(10, 50), result(14, 45), result(20, 42), result(21, 9)]) == 12  # 20 before 18; 33 is of neighbours
-    assert _largest_step([result(10, 50), result(14, 50), result(15, 9)]) is None
-    assert _largest_step([result(10, 50), result(12, None), result(15, 49)]) == 12
-    tried: list[int] = []
-
-    def fits(budget: int) -> bool:
-        tried.append(budget)
-        return budget >= 400
-
-    assert _smallest(fits, 100, 1024) == 400
-    assert tried == [1024, 100, 562, 331, 446, 388, 417, 402, 395, 398, 400, 399]
-    assert (_smallest(fits, 400, 1024), _smallest(fits, 100, 399)) == (400, None)
-
-
 def test_the_policy_plans_again_for_device_memory_alone() -> None:
     """More memory does not fit, the link is raised with its channel, and d2h, which moves nothing, and its fabric have no price."""
     machine = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)), Fabric("other", 10**9, ("d2h",))))
     b = GraphBuilder("one")
     b.op("f", "any", inputs=[b.tensor("w", 40, "parameter", home="ddr")], duration_ns=10)
-    plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, 0)))
+    graph = b.build()
+    plan = Plan(graph, "mine", cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, 0)))
     asked: list[tuple[Hardware, int]] = []
 
-    def planned(hardware: Hardware, budget: int) -> Result:
-        asked.append((hardware, budget))
-        return result(budget, None)
+    def mine(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
+        asked.append((hardware, budget_bytes))
+        if budget_bytes > 100:
+            raise InfeasibleError("no idea")
+        return plan
 
     said: list[str] = []
-    found = prices(plan, machine, replay(plan, machine, 100), 3, 10**9, said.append, planned)
+    question = Question(graph, machine, as_choice(mine), 100)
+    found = blame(question, None, 3, 10**9, said.append).prices
     given = "the times of all of its ops are given"
-    assert found == [
-        Price("h2d", "1.00 GB/s", 30, 20, ("link",)),
-        Price("h2d", "twice the bandwidth", 30, 20, ("link",)),
-        Price("hbm", "3 B", None, None),
-        Price("hbm", "twice the room", None, None),
-        Price("link", "1.00 GB/s", 50, 0),
-        Price("link", "twice the bandwidth", 50, 0),
-        Price("hbm", "twice the bandwidth", None, None, note=given),
-        Price("hbm", "twice the FLOP/s", None, None, note=given),
-        Price("ddr", "twice the room", 50, 0),
-        Price(
-            *("ddr", "pageable memory", None, None),
-            note="copies of ddr are timed as pinned, and two tiers has no rate for pageable ones (channels.h2d.pageable)",
-        ),
+    rate = "copies of ddr are timed as pinned, and two tiers has no rate for pageable ones (channels.h2d.pageable)"
+    assert [(price.what, price.added, price.makespan_ns, price.saves_ns, price.together, price.note) for price in found] == [
+        ("h2d", "1.00 GB/s", 30, 20, ("link",), ""),
+        ("h2d", "twice the bandwidth", 30, 20, ("link",), ""),
+        ("hbm", "3 B", None, None, (), ""),
+        ("hbm", "twice the room", None, None, (), ""),
+        ("link", "1.00 GB/s", 50, 0, (), ""),
+        ("link", "twice the bandwidth", 50, 0, (), ""),
+        ("hbm", "twice the bandwidth", None, None, (), given),
+        ("hbm", "twice the FLOP/s", None, None, (), given),
+        ("ddr", "twice the room", 50, 0, (), ""),
+        ("ddr", "pageable memory", None, None, (), rate),
     ]
-    assert said[:3] == ["with 3 B more of hbm", "with 100 B more of hbm", "with 1.00 GB/s of h2d"]
-    assert [(hardware.device.capacity_bytes, budget) for hardware, budget in asked] == [(1003, 103), (1100, 200)]
-    as_it_is = prices(plan, machine, replay(plan, machine, 100), 2 * 10**9, 10**9)
+    assert said[:4] == ["mine: planning", "with 3 B more of hbm", "with 100 B more of hbm", "with 1.00 GB/s of h2d"]
+    assert [(hardware.device.capacity_bytes, budget) for hardware, budget in asked] == [(1000, 100), (1003, 103), (1100, 200)]
+    as_it_is = blame(question, plan, 2 * 10**9, 10**9).prices
     assert {price.added: price.saves_ns for price in as_it_is if price.what == "hbm"} == {
         "2 GB": 0,
         "twice the room": 0,
@@ -258,7 +241,7 @@ def test_the_policy_plans_again_for_device_memory_alone() -> None:
         "twice the FLOP/s": None,
     }
     for memory, bandwidth in ((0, 1), (1, 0)):
-        wrong = refused(lambda memory=memory, bandwidth=bandwidth: prices(plan, machine, found, memory, bandwidth))
+        wrong = refused(lambda memory=memory, bandwidth=bandwidth: blame(question, plan, memory, bandwidth))
         assert wrong == "prices: expected at least 1 B of memory and 1 B/s of bandwidth"
 
 

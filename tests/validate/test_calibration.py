@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import least_squares
 from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
@@ -18,8 +19,7 @@ from hosim.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 from hosim.shipped import find_hardware, hardware
 from hosim.validate import Calibration, Measurements, base_with_figures, calibrate, calibrated_profile, likely_base, read_measurements
-from hosim.validate.fits import MeasuredCopy, copies_of, fit_line, fit_slope, fit_ways, spread
-from hosim.validate.fits.robust import _refitted
+from hosim.validate.fits import MeasuredCopy, copies_of, draws, figure, fit_line, fit_slope, fit_ways, spread
 
 SEEDS = (1, 2, 3)
 
@@ -122,16 +122,22 @@ def test_other_parameters_give_other_figures() -> None:
     assert any("d2h, pinned" in line for line in calibration.missing)
 
 
-def test_the_refit_of_draws_ends_where_scipy_does() -> None:
+@pytest.mark.parametrize("fixed", [5000, -300])  # where it is below 0, there is no latency
+def test_the_interval_of_a_line_is_that_of_scipys_fits_of_all_draws(fixed: int) -> None:
     random = np.random.default_rng(5)
     sizes = np.repeat([2.0**k for k in range(12, 26)], 6)
-    times = np.round((5000 + sizes / 10) * random.lognormal(0, 0.05, len(sizes))).astype(int)
+    times = np.round((fixed + sizes / 10) * random.lognormal(0, 0.05, len(sizes))).astype(int)
     latency, byte = fit_line(sizes.tolist(), times.tolist())
-    rows = np.stack([np.ones_like(sizes), sizes], axis=1) / (0.02 * times + 1)[:, None]
-    again = _refitted(rows, rows[:, 0] * times, np.array([1.0, 1.0]), np.ones((1, len(sizes))))[0]
-    assert again == pytest.approx([latency.value, byte.value], rel=1e-3)
-    slope = fit_slope(sizes.tolist(), (times - 5000 + 5000).tolist(), 5000.0)
-    assert slope.value == pytest.approx(0.1, rel=0.05)
+    assert fit_slope(sizes.tolist(), times.tolist(), fixed).value == pytest.approx(0.1, rel=0.05)
+    rows = np.stack([np.ones_like(sizes), sizes / 1e6], axis=1) / (0.02 * times + 1)[:, None]
+    wanted = rows[:, 0] * times
+    fits = []
+    for count in draws(len(sizes)).astype(int)[:200]:
+        a, b = np.repeat(rows, count, axis=0), np.repeat(wanted, count)
+        fits.append(least_squares(lambda x, a=a, b=b: a @ x - b, [5000, 1e5], bounds=(0, np.inf), loss="soft_l1", x_scale=[5000, 1e5]).x)
+    for found, values in zip((latency, byte), np.array(fits).T / np.array([[1], [1e6]]), strict=True):
+        theirs = figure(found.value, values, len(sizes))
+        assert (found.low, found.high) == (pytest.approx(theirs.low, rel=1e-3, abs=0.5), pytest.approx(theirs.high, rel=1e-3, abs=0.5))
 
 
 def test_a_line_without_latency_and_one_of_one_size() -> None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
 from hosim.errors import InputError
@@ -30,8 +31,6 @@ from hosim.validate.fits import (
     median_figure,
     spread,
 )
-from hosim.validate.fits.channel_fit import _bent, _points
-from hosim.validate.fits.robust import _refitted
 from hosim.validate.op_costs import ASSUMED, Efficiency
 
 # ---- figures and errors
@@ -157,21 +156,40 @@ def test_a_curve_needs_four_sizes_and_a_range_of_a_hundred() -> None:
     assert list(ways) == [("d2h", "host"), ("d2h", "pageable"), ("h2d", "pinned")]
 
 
+def of_copies(*samples: tuple[int, int]) -> ChannelFit:
+    """The channel of copies of so many bytes and nanoseconds."""
+    return fit_ways([MeasuredCopy("h2d", "pinned", size, time) for size, time in samples])["h2d", "pinned"]
+
+
 def test_similar_sizes_are_one_point() -> None:
-    """Up to 110 belong to 100; 111 begins anew, to which 122 belongs."""
-    assert _points([111, 100, 110, 105, 122, 200], [7, 1, 2, 9, 8, 5]) == [(105, 2, 3), (116, 7.5, 2), (200, 5, 1)]
+    """Up to 110 belong to 100; 111 begins anew, to which 122 belongs. A point has the medians of its sizes and times."""
+    found = of_copies((111, 7000), (100, 1000), (110, 2000), (105, 9000), (122, 8000), (1000, 9000), (100_000, 90_000))
+    assert [size for size, _ in found.curve] == [105, 116, 1000, 100_000]
+    assert found.predict(105) / found.predict(116) == pytest.approx(2000 / 7500, rel=0.05)  # but for the time of their bytes
+    assert not of_copies((111, 7), (100, 1), (1000, 9), (9999, 90)).curve  # less than a hundred times the smallest
+    assert not of_copies((100, 1), (1000, 9), (100_000, 90)).curve  # three sizes
 
 
 def test_a_curve_that_rises() -> None:
-    """10 ns once and 8 ns three times, of more bytes, are 8.5 ns; latency is taken off, but no more than the first point has."""
-    points = [(100, 10.0, 1), (200, 8.0, 3), (300, 20.0, 1)]
-    assert _bent(points, 5.0, 0.01) == (5.0, 0.01, ((100, 3.5), (200, 3.5), (300, 15.0)))
-    assert _bent(points, 9.0, 0.05) == (8.5, 0.05, ((100, 5.0), (200, 10.0), (300, 15.0)))  # no quicker than the channel
-    assert _bent([(1, 5.0, 1), (2, 5.0, 1), (3, 4.0, 2), (4, 1.0, 4)], 0.0, 0.0) == (0.0, 0.0, tuple((n, 2.75) for n in (1, 2, 3, 4)))
-    large = [(65535, 100.0, 1), (65536, 65536.0, 1)]
-    assert _bent(large, 0.0, 2.0)[1:] == (1.0, ((65535, 65535.0), (65536, 65536.0)))  # the largest copies are faster
-    assert _bent([(65535, 65535.0, 1)], 0.0, 2.0)[1] == 2.0  # not large enough to tell
-    assert _bent([(1 << 20, 5.0, 1)], 9.0, 2.0)[:2] == (5.0, 2.0)  # nothing is left beyond the latency
+    """10 us once and 8 us three times, of more bytes, are 8.5 us."""
+    found = of_copies((100, 10_000), *[(200, 8000)] * 3, (300, 20_000), (100_000, 100_000))
+    longest = found.predict(300)
+    assert [found.predict(size) / longest for size in (100, 200)] == [pytest.approx(8.5 / 20, rel=0.03)] * 2
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 64, 700, 5000, 65_535, 65_536, 1 << 20]), st.integers(1, 10**6)), min_size=8, max_size=30))
+def test_a_curve_rises_and_no_point_is_faster_than_the_channel(samples: list[tuple[int, int]]) -> None:
+    """Nor is the channel slower than the largest copies, where they are large enough to tell."""
+    found = of_copies(*samples)
+    assume(found.curve)
+    times = [time for _, time in found.curve]
+    assert times == sorted(times)
+    assert found.base_ns >= 0
+    assert all(time >= size * found.byte_ns * (1 - 1e-9) for size, time in found.curve)
+    (largest, longest), known = found.curve[-1], found.latency
+    assert found.tells_bandwidth == (largest >= 65_536)
+    assert largest < 65_536 or longest <= 0 or found.byte_ns <= longest / largest * (1 + 1e-9)
+    assert known is None or found.base_ns <= known.value * (1 + 1e-9)
 
 
 def test_copies_whose_host_memory_is_not_known() -> None:
@@ -432,18 +450,10 @@ def test_a_curve_of_the_base_gives_way_to_what_was_fitted() -> None:
 
 
 def test_a_latency_below_a_nanosecond_is_one() -> None:
-    """Exactly 0.5 + 2 x; what goes through 0 instead has another slope. Weights do not matter to samples on a line."""
-    rows = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
-    found = _refitted(rows, np.array([2.5, 4.5, 6.5]), np.array([0.0, 1.0]), np.array([[1.0, 1.0, 1.0], [3.0, 1.0, 2.0]]))
-    assert found.tolist() == [[pytest.approx(0.5), pytest.approx(2.0)]] * 2
-
-
-def test_a_latency_below_0_is_none() -> None:
-    """2 x - 1 at 1 and 2 goes through 0 with the slope (1 + 6) / (1 + 4), where weights are those of the loss at the end."""
-    rows, wanted = np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0])
-    ((latency, slope),) = _refitted(rows, wanted, np.array([0.0, 1.0]), np.array([[1.0, 1.0]])).tolist()
-    weight = 1 / np.sqrt(1 + (rows[:, 1] * slope - wanted) ** 2)
-    assert (latency, slope) == (0, pytest.approx((weight @ [1, 6]) / (weight @ [1, 4])))
+    """Exactly 0.5 + 2 x, in all draws of these samples; what goes through 0 instead has another slope."""
+    latency, byte = fit_line([0.25, 0.75, 1.25] * 8, [1, 2, 3] * 8)
+    assert (latency.low, latency.value, latency.high) == (pytest.approx(0.5, abs=1e-3),) * 3
+    assert (byte.low, byte.value, byte.high) == (pytest.approx(2, abs=1e-3),) * 3
 
 
 def test_a_line_that_would_begin_below_0_begins_at_0() -> None:

@@ -1,7 +1,7 @@
 """Offload schemes predicted from a resident recording: times derived by hand, on the imaginary GPU of `recorded_toy`."""
 
 import json
-from itertools import product
+from itertools import accumulate, product
 from shutil import copytree
 
 import pytest
@@ -15,7 +15,7 @@ from hosim.importers.recordings import parse_kineto
 from hosim.validate import validate_schemes
 from hosim.validate.kit import SCHEMES, BandwidthSweep, SweptCopies, bandwidth_sweep
 from hosim.validate.offloads import Sizes, last_step, machine_of, plan_of, predict, predict_recording
-from hosim.validate.offloads.offload_prediction import _memory
+from hosim.validate.snapshots import replay_from_nothing
 
 US = 1000
 RESIDENT = {False: 820 * US, True: (820 + 10 + 1600 + 10 + 10 + 200 + 10) * US}
@@ -299,13 +299,19 @@ def test_the_changes_of_memory():
     # as layer 3 goes back, 2 comes; with layer 1 goes what layer 2 had, and what layer 0 had comes
     back = [(-7, k), (10, -k), (-4, k), (-7, -k), (-1, k), (-4, -k), (-1, -k)]
     scheme = SCHEMES["offload-activations"]
-    assert _memory(step_of(True), Sizes(1000, k), scheme) == (START_BYTES, [*out, *back])
-    assert _memory(step_of(False), Sizes(1000, 1 << 20), scheme) == (START_BYTES, [*out, (10, -k)])
     freed = [(3 * i + 1, -k) for i in range(LAYERS)]
-    assert _memory(step_of(True), Sizes(1000, k + 1), scheme)[1] == [change for layer in forward for change in layer] + freed[::-1]
-    # two layers' worth of weights and of states are away
-    assert _memory(step_of(True), Sizes(1000, 1), SCHEMES["both"])[0] == START_BYTES - 2 * 2000 - 2 * 8000
-    assert _memory(step_of(False), Sizes(1000, 1), SCHEMES["both"])[0] == START_BYTES - 2 * 2000
+    whole = [change for layer in forward for change in layer]
+    weights, states = 2 * 2000, 2 * 8000  # of two layers, which are away
+    for trains, smallest, of, start, changes in (
+        (True, k, scheme, START_BYTES, [*out, *back]),
+        (False, 1 << 20, scheme, START_BYTES, [*out, (10, -k)]),
+        (True, k + 1, scheme, START_BYTES, [*whole, *freed[::-1]]),
+        (True, k + 1, SCHEMES["both"], START_BYTES - weights - states, [*whole, *freed[::-1]]),
+        (False, 1, SCHEMES["both"], START_BYTES - weights, [*out, (10, -k)]),
+    ):
+        found = predict(step_of(trains), Sizes(1000, smallest), machine_of(swept(1000)), of)
+        assert found.peak_bytes == start + max(accumulate([size for _, size in changes]))
+        assert found.reserved_bytes == replay_from_nothing(changes, start).peak_bytes
 
 
 def test_everything_at_once_in_training():

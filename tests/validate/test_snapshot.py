@@ -10,8 +10,6 @@ from naive_device import LARGE, MIB, SMALL, NaiveDevice
 
 from hosim.errors import InputError
 from hosim.validate.snapshots import parse_snapshot, read_snapshot, replay_snapshot
-from hosim.validate.snapshots.rewind import _small_pages
-from hosim.validate.snapshots.snapshot import _retries, rewind
 
 REAL = [("gpt_medium_1024_inference", 1280), ("gpt_medium_1024_training", 7591), ("gpt_medium_256_training", 6624)]
 
@@ -86,7 +84,7 @@ def test_whole_histories_of_an_independent_allocator(seed, expandable):
     replay = assert_exact(device.snapshot())
     assert replay.allocations > 100
     assert replay.segment_entries > 10
-    assert rewind(parse_snapshot(device.snapshot())) == ()
+    assert replay.start == ()
 
 
 @pytest.mark.parametrize("expandable", [False, True])
@@ -147,7 +145,7 @@ def segment(address, size, blocks, kind="large", **more):
 def test_a_rest_too_small_to_split_is_the_blocks():
     # 11.5 MiB in a segment of 12 MiB was freed: it reached over all 12 MiB, for a rest of 0.5 MiB is not split off.
     rows = [("free_requested", 0x1000000, 11 * MIB + MIB // 2, 0), ("free_completed", 0x1000000, 11 * MIB + MIB // 2, 0)]
-    (start,) = rewind(recording(rows, [segment(0x1000000, 12 * MIB, [(12 * MIB, "inactive")])]))
+    (start,) = replay_snapshot(recording(rows, [segment(0x1000000, 12 * MIB, [(12 * MIB, "inactive")])])).start
     assert [(b.size_bytes, b.requested_bytes, b.use) for b in start.blocks] == [(12 * MIB, 11 * MIB + MIB // 2, "allocated")]
 
 
@@ -160,7 +158,7 @@ def test_how_far_a_block_reached_shows_when_its_neighbour_comes_back():
         ("free_requested", base, 11 * MIB + MIB // 2, 0),
         ("free_completed", base, 11 * MIB + MIB // 2, 0),
     ]
-    (start,) = rewind(recording(rows, [segment(base, 24 * MIB, [(24 * MIB, "inactive")])]))
+    (start,) = replay_snapshot(recording(rows, [segment(base, 24 * MIB, [(24 * MIB, "inactive")])])).start
     assert [b.size_bytes for b in start.blocks] == [12 * MIB, 12 * MIB]
 
 
@@ -288,13 +286,13 @@ def test_what_is_not_a_snapshot_is_refused_in_one_line(tmp_path, data, message):
 )
 def test_histories_that_do_not_lead_to_their_end_are_refused(rows, message):
     with pytest.raises(InputError, match=message):
-        rewind(recording(rows))
+        replay_snapshot(recording(rows))
 
 
 def test_segments_at_the_end_that_overlap_are_refused():
     twice = [segment(1 << 24, 2 * MIB, []), segment(1 << 24, 2 * MIB, [])]
     with pytest.raises(InputError, match="two segments overlap: one at address 16777216, the other at 16777216"):
-        rewind(recording([("snapshot", 0, 0, 0)], twice))
+        replay_snapshot(recording([("snapshot", 0, 0, 0)], twice))
 
 
 def test_several_devices_want_a_choice():
@@ -311,38 +309,28 @@ PAGES = 0x4000000
 UNMAPPED = ("segment_unmap", PAGES, LARGE, 0)
 
 
+def lived(address, size):
+    """A block that comes and goes."""
+    return [(action, address, size, 0) for action in ("alloc", "free_requested", "free_completed")]
+
+
 @pytest.mark.parametrize(
     ("rows", "small"),
     [
         ([("segment_unmap", PAGES, LARGE + 2 * MIB, 0)], True),  # pages of the large pool are mapped 20 MiB at a time
         ([UNMAPPED], False),
-        ([("alloc", PAGES, MIB, 0), UNMAPPED], True),
-        ([("alloc", PAGES, MIB + 1, 0), UNMAPPED], False),
-        ([("free_requested", PAGES + LARGE - 512, 512, 0), UNMAPPED], True),
-        ([("free_completed", PAGES + LARGE, 512, 0), UNMAPPED], False),  # right behind it
-        ([("free_completed", PAGES - 512, 512, 0), UNMAPPED], False),
-        ([("alloc", PAGES, 512, 1), UNMAPPED], False),  # on another stream
+        ([*lived(PAGES, MIB), UNMAPPED], True),
+        ([*lived(PAGES, MIB + 1), UNMAPPED], False),
+        ([*lived(PAGES + LARGE - 512, 512)[1:], UNMAPPED], True),
+        ([*lived(PAGES + LARGE, 512)[1:], UNMAPPED], False),  # right behind it
+        ([*lived(PAGES - 512, 512)[1:], UNMAPPED], False),
         ([("segment_map", PAGES, 2 * MIB, 0), UNMAPPED], True),
-        ([("segment_map", PAGES, 2 * LARGE, 0), UNMAPPED], False),
-        ([("alloc", PAGES, 512, 0), ("segment_map", PAGES, LARGE, 0), UNMAPPED], False),  # the last one tells
-        ([("segment_map", PAGES, LARGE, 0), ("alloc", PAGES, 512, 0), ("segment_free", PAGES, LARGE, 0), UNMAPPED], True),
-        ([UNMAPPED, ("alloc", PAGES, 512, 0)], False),  # what comes later does not count
+        ([*lived(PAGES, 512), *lived(PAGES, 2 * MIB), UNMAPPED], False),  # the last one tells
+        ([UNMAPPED, *lived(PAGES - 512, 512)], False),  # what comes later does not count
     ],
 )
 def test_which_pool_unmapped_pages_were_of(rows, small):
-    history = recording(rows).histories[0]
-    assert _small_pages(history, next(i for i, entry in enumerate(history) if entry.action == "segment_unmap")) is small
-
-
-def test_where_memory_may_have_run_out_before_an_allocation():
-    """Waits that ended, then segments given back, then new ones, right before the allocation; the first two need not be."""
-
-    def found(*actions):
-        return _retries(tuple(recording([(action, i, 512, 0) for i, action in enumerate(actions)]).histories[0]))
-
-    free, new, wait = "segment_free", "segment_alloc", "free_completed"
-    assert found(wait, wait, free, "segment_unmap", new, "segment_map", "alloc") == {0: 6}
-    assert found("alloc", wait, free, new, "alloc", free, new, "alloc") == {1: 4, 5: 7}
-    assert found(free, new, "alloc") == {0: 2}
-    assert found(wait, new, "alloc") == found(free, "alloc") == found(new, free, "alloc") == found(free, new) == {}
-    assert found(free, new, wait, "alloc") == found(free, wait, new, "alloc") == {}
+    """What lies beside the pages is in segments of 2 MiB."""
+    beside = [segment(at, SMALL, [(SMALL, "inactive")], "small") for at in (PAGES - SMALL, PAGES + LARGE + 2 * MIB * (len(rows) == 1))]
+    start = replay_snapshot(recording(rows, beside)).start
+    assert {one.small for one in start if PAGES <= one.address < PAGES + LARGE and one.expandable} == {small}

@@ -25,7 +25,6 @@ from hosim.validate.recorded_steps import (
     structural_replay,
     structure,
 )
-from hosim.validate.recorded_steps.structural_replay import _overlap
 
 TRACES = {
     "a100_training_copies": 8568,
@@ -544,9 +543,16 @@ def test_the_ops_that_are_furthest_off() -> None:
 def test_copies_under_kernels() -> None:
     """Kernels run from 0 to 20 and from 30 to 40. Copies overlap each other, and what only touches a kernel is not under it."""
     times = [(30, 40), (0, 10), (5, 8), (10, 20), (15, 35), (16, 18), (40, 50), (20, 30), (2, 50)]
-    ops = [off_by(0, kind="kernel" if i < 4 else "copy").op for i in range(len(times))]
-    assert _overlap(ops, times) == (5 + 5) + 2 + 0 + 0 + (18 + 10)
-    assert _overlap(ops[4:], times[4:]) == _overlap(ops[:4], times[:4]) == 0
+    events = []
+    for n, (start, end) in enumerate(times, 1):
+        what = (KERNEL, "k") if n <= 4 else (COPY, "Memcpy HtoD (Pinned -> Device)")
+        events += [[call("cudaLaunchKernel", n, 0.5, n), device_op(*what, 100 + start, end - start, n, stream=n)]]
+
+    def overlap(some: list[list[dict[str, Any]]]) -> int:
+        return structural_replay(structure(of(*[event for pair in some for event in pair]))).measured_overlap_ns // 1000
+
+    assert overlap(events) == (5 + 5) + 2 + 0 + 0 + (18 + 10)
+    assert overlap(events[4:]) == overlap(events[:4]) == 0
 
 
 # ---- real traces

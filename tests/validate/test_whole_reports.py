@@ -31,7 +31,6 @@ from hosim.validate.fits import ChannelFit, ErrorSpread, Figure, MeasuredCopy, c
 from hosim.validate.op_costs import OpWork, fit_efficiencies, fixed_time, is_transfer, size_of
 from hosim.validate.recorded_steps import GivenNumbers, Latencies, structural_replay, structure
 from hosim.validate.snapshots import replay_memory
-from hosim.validate.validation import _given
 
 # ---- hosim validate
 
@@ -361,9 +360,10 @@ def test_sweeps_that_are_refused(tmp_path: Path) -> None:
 
 def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
     constants = Latencies({}, {}, {"device_sync": 5}, {}, {}, 3, {"back device_sync": 7}, {"back device_sync": (4, 6)})
-    times: Any = SimpleNamespace(given=GivenNumbers(1, 2, 4, 8, 16), constants=constants, recurring=())
+    replayed = structural_replay(structure(parse_kineto(step(), "step")))
+    times: Any = replace(replayed, given=GivenNumbers(1, 2, 4, 8, 16), constants=constants, recurring=())
     assert times.given.total == 31
-    listed = _given(times)
+    listed = validation_to_dict(Validation("t", None, times, None, ()))["given"]
     fitted = {
         "back device_sync": {"ns": 5, "samples": 7, "low_ns": 4, "high_ns": 6},
         "wait": {"ns": 3, "samples": 0, "low_ns": None, "high_ns": None},
@@ -375,10 +375,10 @@ def test_what_a_replay_was_given_and_what_is_drawn_of_it() -> None:
     curves = {"allocated, recorded": 1, "allocated, simulated": 2, "reserved, recorded": 3, "reserved, simulated": 4}
     assert Validation("t", None, None, memory, ()).drawn_memory == (0, curves)
     nothing = Validation("t", None, None, None, ())
-    assert (nothing.drawn_memory, nothing.drawn_ops, _given(None)) == (None, [], None)
+    assert (nothing.drawn_memory, nothing.drawn_ops, validation_to_dict(nothing)["given"]) == (None, [], None)
     op = SimpleNamespace(name="f", kind="kernel", device=1, stream=7, start_ns=2, end_ns=5)
-    times.ops = (SimpleNamespace(op=op, simulated_start_ns=3, simulated_end_ns=8),)
-    assert Validation("t", None, times, None, ()).drawn_ops == [("f", "kernel", 1, 7, (2, 5), (3, 8))]
+    drawn: Any = SimpleNamespace(ops=(SimpleNamespace(op=op, simulated_start_ns=3, simulated_end_ns=8),))
+    assert Validation("t", None, drawn, None, ()).drawn_ops == [("f", "kernel", 1, 7, (2, 5), (3, 8))]
 
 
 def test_a_file_that_cannot_be_opened_is_left_to_the_reader_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

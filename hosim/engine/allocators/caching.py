@@ -19,8 +19,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hosim.allocator_blocks import MIN_BLOCK
-from hosim.engine.allocators.block_choice import best_fit, oversize_blocks, stale_blocks
-from hosim.engine.allocators.blocks import Pool, Reservation, SegmentBlock, blocks_of, blocks_of_ranges, link, segment_of
+from hosim.engine.allocators.cached_blocks import (
+    Pool,
+    Reservation,
+    SegmentBlock,
+    best_fit,
+    blocks_of,
+    blocks_of_ranges,
+    link,
+    oversize_blocks,
+    segment_of,
+    stale_blocks,
+)
 from hosim.engine.allocators.sizes import (
     LARGE_SEGMENT,
     PLAIN,

@@ -1,9 +1,9 @@
 """Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the same time do not overlap.
 
 This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time and of given height are packed as low as
-possible. `pack` first places greedily in many orders (`hosim.engine.allocators.greedy`), then searches for a packing that is as low as the
-most that ever lives at once, exactly (`hosim.engine.allocators.skyline`) and by a sweep over time that finds it where little memory is ever
-free (`hosim.engine.allocators.tiling`), and for the heights between if there is none.
+possible. `pack` first places greedily in many orders (`.packing_searches.greedy`), then searches for a packing that is as low as the
+most that ever lives at once, exactly (`.packing_searches.skyline`) and by a sweep over time that finds it where little memory is ever
+free (`.packing_searches.tiling`), and for the heights between if there is none.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.greedy import improve
-from hosim.engine.allocators.skyline import SkylineSearch
-from hosim.engine.allocators.tiling import TilingSearch
+from hosim.engine.allocators.packing_searches import SkylineSearch, TilingSearch, improve
 from hosim.errors import InputError
 
 _Ints = npt.NDArray[np.int64]

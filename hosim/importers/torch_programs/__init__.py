@@ -6,8 +6,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.importers.torch_programs.pt2_archive import read_archive
-    from hosim.importers.torch_programs.pt2_graph import Pt2Node
-    from hosim.importers.torch_programs.torch_export import import_exported, import_pt2, plan_of, require_torch, workload_of
+    from hosim.importers.torch_programs.torch_export import import_exported, import_plan, import_pt2, plan_of, require_torch, workload_of
     from hosim.importers.torch_programs.torch_guard import OwnOp
     from hosim.importers.torch_programs.torch_model import exported, import_torch_model, is_torch_model
     from hosim.importers.torch_programs.torch_pt2 import load
@@ -22,8 +21,7 @@ else:
         __name__,
         {
             "pt2_archive": "read_archive",
-            "pt2_graph": "Pt2Node",
-            "torch_export": "import_exported import_pt2 plan_of require_torch workload_of",
+            "torch_export": "import_exported import_plan import_pt2 plan_of require_torch workload_of",
             "torch_guard": "OwnOp",
             "torch_model": "exported import_torch_model is_torch_model",
             "torch_pt2": "load",
@@ -37,8 +35,8 @@ else:
     )
 
 __all__ = [
-    "DTYPES", "UPDATES", "OwnOp", "PlaceholderInput", "Pt2Node", "RecordedCall", "Storages", "TracedTensor", "default_dtype", "dtype_of",
-    "exported", "extent", "failures", "given", "import_exported", "import_pt2", "import_torch_model", "import_torch_trace",
-    "import_training", "is_torch_model", "load", "plan_of", "quiet", "read_archive", "recorded_calls", "require_torch", "run_module",
-    "updated", "workload_of", "wrapped",
+    "DTYPES", "UPDATES", "OwnOp", "PlaceholderInput", "RecordedCall", "Storages", "TracedTensor", "default_dtype", "dtype_of",
+    "exported", "extent", "failures", "given", "import_exported", "import_plan", "import_pt2", "import_torch_model",
+    "import_torch_trace", "import_training", "is_torch_model", "load", "plan_of", "quiet", "read_archive", "recorded_calls",
+    "require_torch", "run_module", "updated", "workload_of", "wrapped",
 ]  # fmt: skip

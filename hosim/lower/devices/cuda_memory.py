@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import cuda
-
 from hosim.allocator_blocks import in_blocks
+from hosim.lower.devices import torch_gpu
 from hosim.lower.devices.deferred_calls import DeferredCalls
 from hosim.lower.tiers import RunMemory
 
@@ -34,19 +33,19 @@ class CudaMemory:
         self._is_running = True
         if self.budget_bytes is not None:
             self._calls.look()
-            self._outside_bytes = max(0, cuda.memory_allocated() - resident_bytes - self._pending_bytes)
-            if cuda.memory_reserved() > self._limit_bytes():
-                cuda.empty_cache()
+            self._outside_bytes = max(0, torch_gpu.cuda.memory_allocated() - resident_bytes - self._pending_bytes)
+            if torch_gpu.cuda.memory_reserved() > self._limit_bytes():
+                torch_gpu.cuda.empty_cache()
             self._limit()
 
     def end(self) -> None:
         """End a run: note what torch's allocator has from the device, and what of it is beyond the budget."""
         self._is_running = False
         self._calls.look()
-        self.use.reserved_bytes = cuda.memory_reserved()
+        self.use.reserved_bytes = torch_gpu.cuda.memory_reserved()
         if self.budget_bytes is not None:
             self.use.over_budget_bytes = max(0, self.use.reserved_bytes - self._outside_bytes - self.budget_bytes)
-            cuda.set_per_process_memory_fraction(1.0)
+            torch_gpu.cuda.set_per_process_memory_fraction(1.0)
 
     def _limit_bytes(self) -> int:
         """What torch's allocator may reserve for the whole process."""
@@ -55,8 +54,8 @@ class CudaMemory:
 
     def _limit(self) -> None:
         """Let torch's allocator give unused memory back before it takes more than the budget from the device."""
-        _, total = cuda.mem_get_info()
-        cuda.set_per_process_memory_fraction(min(1.0, self._limit_bytes() / total))
+        _, total = torch_gpu.cuda.mem_get_info()
+        torch_gpu.cuda.set_per_process_memory_fraction(min(1.0, self._limit_bytes() / total))
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
         """Give a storage its bytes, in the order of the compute stream; bytes that a transfer still reads can be used again."""
@@ -65,7 +64,7 @@ class CudaMemory:
         elif storage.nbytes() != size_bytes:
             try:
                 storage.resize_(size_bytes)
-            except cuda.OutOfMemoryError:
+            except torch_gpu.cuda.OutOfMemoryError:
                 self._allocate_again(storage, size_bytes)
 
     def _allocate_again(self, storage: Any, size_bytes: int) -> None:
@@ -75,7 +74,7 @@ class CudaMemory:
             may_help = self.recover()
             try:
                 storage.resize_(size_bytes)
-            except cuda.OutOfMemoryError:
+            except torch_gpu.cuda.OutOfMemoryError:
                 if not may_help:
                     raise
             else:
@@ -123,12 +122,12 @@ class CudaMemory:
     def recover(self) -> bool:
         """After a request found no room: wait for all that is freed, and let the program reserve more; whether a second try may succeed."""
         waits = bool(self._pending_bytes)
-        cuda.synchronize()
+        torch_gpu.cuda.synchronize()
         self._calls.look()
-        cuda.empty_cache()
+        torch_gpu.cuda.empty_cache()
         if waits:
             return True
-        if not self._is_running or self.budget_bytes is None or self._limit_bytes() >= cuda.mem_get_info()[1]:
+        if not self._is_running or self.budget_bytes is None or self._limit_bytes() >= torch_gpu.cuda.mem_get_info()[1]:
             return False
         self._slack_bytes = max(2 * self._slack_bytes, int(self.budget_bytes / 64))
         self._limit()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import cuda
-
 from hosim.errors import ExecutionError
+from hosim.lower.devices import torch_gpu
 from hosim.units import human_size
 
 
@@ -13,7 +12,7 @@ class CudaPinning:
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Pin memory."""
-        error = int(cuda.cudart().cudaHostRegister(address, size_bytes, 0))
+        error = int(torch_gpu.cuda.cudart().cudaHostRegister(address, size_bytes, 0))
         if error:
             raise ExecutionError(
                 f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error {error}): lower the tier's capacity, or "
@@ -22,4 +21,4 @@ class CudaPinning:
 
     def unpin(self, address: int) -> None:
         """Undo it."""
-        cuda.cudart().cudaHostUnregister(address)
+        torch_gpu.cuda.cudart().cudaHostUnregister(address)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from torch import cuda
-
+from hosim.lower.devices import torch_gpu
 from hosim.lower.devices.deferred_calls import DeferredCalls
 from hosim.lower.tiers import Label
 
@@ -96,7 +95,7 @@ class LaunchedRun:
 
 def now(stream: Any, queue: str = "") -> CudaEvent:
     """An event with a time on a stream, of a queue."""
-    event = cuda.Event(enable_timing=True)
+    event = torch_gpu.cuda.Event(enable_timing=True)
     event.record(stream)
     return CudaEvent(event, True, queue)
 
@@ -128,7 +127,7 @@ class CudaQueue:
             event.hold(stream)
         if room is not None:
             launched.calls.find(room)
-        with cuda.stream(stream):
+        with torch_gpu.cuda.stream(stream):
             start = now(stream) if timed else None
             work()
             event = now(stream, self.name) if timed else _mark(stream, self.name)
@@ -196,6 +195,6 @@ class FileQueue:
 
 
 def _mark(stream: Any, queue: str) -> CudaEvent:
-    event = cuda.Event()
+    event = torch_gpu.cuda.Event()
     event.record(stream)
     return CudaEvent(event, queue=queue)

@@ -131,7 +131,7 @@ class CpuDevice:
             queue = self.compute if synchronous else CpuQueue(channel.name, self)
             self._channels[channel.name] = queue
             self._engines += [] if synchronous else [queue] * channel.engines
-        self._paces: dict[str, Pace] = paces(hardware, self._stop.wait) if throttle else {}
+        self._paces: dict[str, Pace] = paces(hardware, self._sleep) if throttle else {}
         self._tiers = memory_of_tiers(hardware, directories or {}, self.later, direct=direct)
         self._outstanding = 0
         self._waiting: list[Callable[[], bool]] = []
@@ -149,6 +149,10 @@ class CpuDevice:
     def channel(self, name: str) -> CpuQueue:
         """The queue of a channel of the profile."""
         return self._channels[name]
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait, or less if the run stops."""
+        self._stop.wait(seconds)
 
     def admit(self, queue: CpuQueue, item: CpuWork, joins: Sequence[CpuEvent]) -> None:
         """Put work into a queue once all of ``joins`` is done."""

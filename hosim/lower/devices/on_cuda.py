@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import cuda
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.lower.devices import torch_gpu
 from hosim.lower.devices.cuda_memory import CudaMemory
 from hosim.lower.devices.cuda_pinning import CudaPinning
 from hosim.lower.devices.cuda_queues import ComputeQueue, CudaEvent, CudaQueue, FileQueue, LaunchedRun, now
@@ -59,7 +59,7 @@ class CudaDevice:
         direct: bool = False,
         index: int | None = None,
     ) -> None:
-        if not cuda.is_available():
+        if not torch_gpu.cuda.is_available():
             raise InputError("expected a CUDA device, torch finds none", source="device")
         files = dict(directories or {})
         for channel in hardware.channels:
@@ -67,11 +67,11 @@ class CudaDevice:
                 raise InputError(
                     f"channel {channel.name} joins files and the device tier; files are reached through host memory", source="hardware"
                 )
-        cuda.set_device(cuda.current_device() if index is None else index)
-        self.torch_device = _gpu(cuda.current_device())
+        torch_gpu.cuda.set_device(torch_gpu.cuda.current_device() if index is None else index)
+        self.torch_device = torch_gpu.gpu(torch_gpu.cuda.current_device())
         self.allocator: str | None = allocator_of_torch()
         self.launch_ns = LAUNCH_NS
-        self.out_of_memory: tuple[type[Exception], ...] = (cuda.OutOfMemoryError,)
+        self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
         self.calls = DeferredCalls()
         self._run = LaunchedRun(self.calls)
         self._memory = CudaMemory(self.calls)
@@ -79,7 +79,7 @@ class CudaDevice:
         self.linger = self._memory.linger
         self.hold_back, self.recover = self._memory.hold_back, self._memory.recover
         self.later = self.calls.later
-        self._main = self._caller = cuda.current_stream()
+        self._main = self._caller = torch_gpu.cuda.current_stream()
         self._first: CudaEvent | None = None
         self.compute = ComputeQueue("compute", self._run, [self._main])
         self._copy_streams: list[Any] = []
@@ -88,7 +88,7 @@ class CudaDevice:
             if {channel.source, channel.destination} & set(files):
                 self._channels[channel.name] = FileQueue(channel.name, self._run, channel.engines)
             else:
-                streams = [cuda.Stream() for _ in range(channel.engines)]
+                streams = [torch_gpu.cuda.Stream() for _ in range(channel.engines)]
                 self._copy_streams += streams
                 self._channels[channel.name] = CudaQueue(channel.name, self._run, streams)
         self._tiers = memory_of_tiers(hardware, files, self.later, direct=direct, pinning=CudaPinning())
@@ -137,20 +137,20 @@ class CudaDevice:
         run.culprits.clear()
         run.file_events.clear()
         run.timed.clear()
-        self._caller = cuda.current_stream()
+        self._caller = torch_gpu.cuda.current_stream()
         if self._caller != self._main:
             self._main.wait_stream(self._caller)
         if run.recording:
-            cuda.synchronize()  # nothing of the run before is in its times
+            torch_gpu.cuda.synchronize()  # nothing of the run before is in its times
         self._memory.begin(resident_bytes)
         self._first = now(self._main) if run.recording else None
         try:
-            with cuda.stream(self._main):
+            with torch_gpu.cuda.stream(self._main):
                 yield
             for event in run.file_events:
                 event.wait()
             if run.recording:
-                cuda.synchronize()
+                torch_gpu.cuda.synchronize()
         except BaseException as error:
             run.culprits.setdefault(id(error), run.label)
             run.stopped = True
@@ -160,14 +160,14 @@ class CudaDevice:
                 for queue in self._channels.values():
                     if isinstance(queue, FileQueue):
                         queue.close()
-                cuda.synchronize()
+                torch_gpu.cuda.synchronize()
             self._memory.end()
             if self._caller != self._main:
                 self._caller.wait_stream(self._main)
 
     def wait(self) -> None:
         """Wait for all that is launched."""
-        cuda.synchronize()
+        torch_gpu.cuda.synchronize()
         self.calls.look()
 
     def hand_over(self, values: Sequence[Any]) -> None:
@@ -175,7 +175,7 @@ class CudaDevice:
         if self._caller != self._main:
             for value in values:
                 if isinstance(value, torch.Tensor):
-                    _used_on(value, self._caller)
+                    torch_gpu.used_on(value, self._caller)
 
     def blame(self, error: BaseException) -> str:
         """The work under way when ``error`` was raised, and the error, in one line."""
@@ -226,11 +226,11 @@ class CudaDevice:
 
     def has(self, tensor: Any) -> bool:
         """Whether a tensor is on this GPU."""
-        return _is_on(tensor, self.torch_device)
+        return torch_gpu.is_on(tensor, self.torch_device)
 
     def to_host(self, tensor: Any) -> Any:
         """A copy of a tensor in the host's memory."""
-        return _to_host(tensor)
+        return torch_gpu.to_host(tensor)
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
@@ -268,20 +268,3 @@ def allocator_of_torch() -> str:
     """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING
-
-
-def _gpu(index: int) -> Any:
-    return torch.device("cuda", index)
-
-
-def _is_on(tensor: Any, gpu: Any) -> bool:
-    return bool(tensor.device == gpu)
-
-
-def _to_host(tensor: Any) -> Any:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
-
-
-def _used_on(tensor: Any, stream: Any) -> None:
-    """Keep the allocator from reusing the tensor's block before the work queued on the stream by its end has passed."""
-    tensor.record_stream(stream)

@@ -229,7 +229,7 @@ def _lock(descriptor: int, name: str) -> None:
     """Keep other processes from writing to the same file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         raise InputError("another sweep is writing to this file; wait for it, or name another file", source=name) from None
 
 

@@ -17,7 +17,7 @@ from hosim.engine.allocators import SHARED_POOL, AllocatorStats, CachingAllocato
 from hosim.validate.snapshots.recording import Entry, Snapshot, parse_snapshot, read_snapshot
 from hosim.validate.snapshots.rewind import rewind
 
-__all__ = ["Mismatch", "Snapshot", "SnapshotReplay", "parse_snapshot", "read_snapshot", "replay_snapshot", "rewind"]
+__all__ = ["Mismatch", "Snapshot", "SnapshotReplay", "parse_snapshot", "read_snapshot", "replay_snapshot"]
 
 _UNLIMITED = 1 << 64
 _OTHER_STREAM = -1
@@ -41,8 +41,8 @@ class SnapshotReplay:
 
     ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of ``segment_entries`` (segments and pages that came and
     went) were the allocator's own decision, too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
-    ones. ``start_bytes`` were allocated at the start. The curves have one value an entry, after it. ``stats``
-    are those at the end; its peaks include the start.
+    ones. ``start`` has the segments before the first entry, of which ``start_bytes`` were allocated. The curves have one value an entry,
+    after it. ``stats`` are those at the end; its peaks include the start.
     """
 
     allocations: int
@@ -51,6 +51,7 @@ class SnapshotReplay:
     segments_matched: int
     same_end: bool
     mismatches: tuple[Mismatch, ...]
+    start: tuple[SegmentState, ...]
     start_bytes: int
     times_us: npt.NDArray[np.int64]
     allocated_bytes: npt.NDArray[np.int64]
@@ -119,7 +120,7 @@ class _Replaying:
             roundup_power2_divisions=settings.roundup_power2_divisions,
             driver=self._driver,
         )
-        start = rewind(snapshot, device)
+        self._start = start = rewind(snapshot, device)
         self._allocator.restore(start)
         self._start_bytes = self._allocator.held_bytes[0]
         self._private = sorted(
@@ -151,6 +152,7 @@ class _Replaying:
             segments_matched=self._driver.matched,
             same_end=_outline(self._allocator.segments()) == _outline(self._end),
             mismatches=tuple(sorted(self._mismatches, key=lambda mismatch: mismatch.index)),
+            start=self._start,
             start_bytes=self._start_bytes,
             times_us=np.fromiter((entry.time_us for entry in self._history), np.int64, len(self._history)),
             allocated_bytes=allocated,

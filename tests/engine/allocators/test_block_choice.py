@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hosim.engine.allocators.block_choice import best_fit, oversize_blocks, stale_blocks
-from hosim.engine.allocators.blocks import Pool, Reservation, SegmentBlock
+from hosim.engine.allocators.cached_blocks import Pool, Reservation, SegmentBlock, best_fit, oversize_blocks, stale_blocks
 
 
 def pool_of(*blocks: tuple[int, int, str]) -> Pool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators.order_tree import ApartError, any_order, gather, items_in_order, order_like, together
+from hosim.engine.allocators.tiling_moves import ApartError, any_order, gather, items_in_order, order_like
 
 ITEMS = range(5)
 groups = st.frozensets(st.sampled_from(ITEMS), min_size=1)
@@ -72,22 +72,6 @@ def test_others_stand_where_the_group_stood(asked, group, count):
         assert found in orders(before)
         assert [item for item in found if item not in group] == [item for item in order if item not in others]
         assert found.index(min(group, key=found.index)) == at
-
-
-@settings(max_examples=30)
-@given(st.lists(groups, max_size=3), groups)
-def test_parts_that_stand_together_in_all_orders(asked, group):
-    tree = any_order(ITEMS)
-    try:
-        for other in asked:
-            tree = gather(tree, other, 0)
-    except ApartError:
-        return
-    parts = together(tree, group)
-    assert sorted(item for part in parts for item in part) == sorted(group)
-    assert all(stand_together(order, part) for order in orders(tree) for part in parts)
-    for i, part in enumerate(parts):
-        assert not any(all(stand_together(order, part + other) for order in orders(tree)) for other in parts[:i]) or len(orders(tree)) <= 2
 
 
 def test_the_reasons_are_those_of_what_the_group_takes_a_part_of():

@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosim.engine.allocators import pack
-from hosim.engine.allocators.exchanges import Exchange, Moment, Taste, exchanges
-from hosim.engine.allocators.greedy import improve
-from hosim.engine.allocators.holes import Guess, guessed_holes
-from hosim.engine.allocators.order_tree import any_order
-from hosim.engine.allocators.section_events import SectionEvents
-from hosim.engine.allocators.tiling import TilingSearch
+from hosim.engine.allocators.packing_searches import TilingSearch, improve
+from hosim.engine.allocators.tiling_moves import Exchange, Guess, Moment, SectionEvents, Taste, any_order, exchanges, gather, guessed_holes
 
 EFFORT = 200_000_000
 """About half a second."""
@@ -176,3 +172,15 @@ def test_starts_alone_go_into_holes():
     size = [5, 3, 2, 7]
     listed = found(Moment(frozenset(), frozenset({2}), [0, 1], 1, -2), size)
     assert listed == [Exchange(frozenset(), frozenset({1}), frozenset({2}), 1)]
+
+
+def test_what_stands_together_in_all_orders_is_exchanged_whole():
+    """0 and 1 end while 2 stays; 3 and 4 of as many bytes start. Where 2 may stand between, each may have another's place."""
+    size = [2, 2, 5, 2, 2]
+    moment = Moment(frozenset({0, 1}), frozenset({3, 4}), [], 0, -1)
+    taste = Taste(0.0, 0.0, Random(0), {})
+    whole = Exchange(frozenset({0, 1}), frozenset(), frozenset({3, 4}), 0)
+    alone = [Exchange(frozenset({0}), frozenset(), frozenset({one}), 0) for one in (3, 4)]
+    tree = any_order(range(3))
+    assert list(exchanges(moment, tree, size, taste)) == [*alone, whole]
+    assert list(exchanges(moment, gather(tree, {0, 1}, 0), size, taste)) == [whole]

@@ -2,13 +2,13 @@
 
 Where no memory is free before and after a moment, the tensors that start take exactly the place of those that end. So a sweep over time
 has to know no offsets, but only in which orders, from the bottom up, the tensors may stand that live: what ends together has to stand
-together, and what starts there takes its place. A tree holds all these orders at once (`hosim.engine.allocators.order_tree`). Where equal
-sums leave a choice of who takes whose place (`hosim.engine.allocators.exchanges`), the sweep is a search: depth first, and back to the last
+together, and what starts there takes its place. A tree holds all these orders at once (`.tiling_moves.order_tree`). Where equal
+sums leave a choice of who takes whose place (`.tiling_moves.exchanges`), the sweep is a search: depth first, and back to the last
 choice that is among the reasons of what failed. At the end it goes back in time through the trees, which gives an order for each section,
 and the offsets.
 
 Free memory is treated as holes that start and end like tensors. Attempts differ in how many of them are guessed beforehand
-(`hosim.engine.allocators.holes`), the others come about as what remains of an exchange; in what they try first; and in the direction of
+(`.tiling_moves.holes`), the others come about as what remains of an exchange; in what they try first; and in the direction of
 time. Holes have one size from start to end, and few are filled together, so that a sweep without a result proves nothing.
 """
 
@@ -24,11 +24,23 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.exchanges import NOTHING, Exchange, Moment, Taste, exchanges
-from hosim.engine.allocators.holes import Guess, guessed_holes
-from hosim.engine.allocators.order_tree import ApartError, OrderTree, any_order, gather, items_in_order, order_like
-from hosim.engine.allocators.restarts import restart_length
-from hosim.engine.allocators.section_events import SectionEvents
+from hosim.engine.allocators.packing_searches.restarts import restart_length
+from hosim.engine.allocators.tiling_moves import (
+    NOTHING,
+    ApartError,
+    Exchange,
+    Guess,
+    Moment,
+    OrderTree,
+    SectionEvents,
+    Taste,
+    any_order,
+    exchanges,
+    gather,
+    guessed_holes,
+    items_in_order,
+    order_like,
+)
 
 _Ints = npt.NDArray[np.int64]
 _Failures: TypeAlias = Counter[tuple[frozenset[int], frozenset[int]]]

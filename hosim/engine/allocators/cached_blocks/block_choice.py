@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosim.engine.allocators.blocks import Pool, SegmentBlock
+from hosim.engine.allocators.cached_blocks.blocks import Pool, SegmentBlock
 
 
 def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> SegmentBlock | None:

@@ -1,0 +1,33 @@
+"""All that the GPU's machine asks of torch about a GPU; the stand-in of the tests takes the place of it.
+
+The modules beside this one read these names when they use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import cuda
+
+__all__ = ["cuda", "gpu", "is_on", "to_host", "used_on"]
+
+
+def gpu(index: int) -> Any:
+    """The device of this number."""
+    return torch.device("cuda", index)
+
+
+def is_on(tensor: Any, device: Any) -> bool:
+    """Whether a tensor is on the device."""
+    return bool(tensor.device == device)
+
+
+def to_host(tensor: Any) -> Any:
+    """A copy in the host's memory."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
+
+
+def used_on(tensor: Any, stream: Any) -> None:
+    """Keep the allocator from reusing the tensor's block before the work queued on the stream by its end has passed."""
+    tensor.record_stream(stream)
