@@ -30,6 +30,7 @@ cdef class LoopCells:
     cdef long long[::1] most_pinned, inspected_at, op_end, began, free_since, dependency_met, residency_met, work_since, work_high
     cdef long long[::1] work_low, until, started, flows_from, flow_since, left_high, left_low, rate, sequence, issued_at
     cdef long long[::1] peak, peak_at, by_kind, peak_by_kind, stalls, slowed, channel_figures, op_idle, op_held
+    cdef long long[::1] op_over, move_begun, move_over, move_shared
 
     cdef wide two(self, wide high, wide low) noexcept
 

@@ -146,6 +146,7 @@ class ProgramTable:
         cells |= {"stalls": longs([0] * (len(STALL_CAUSES) * streams)), "slowed": longs([0] * streams)}
         cells["channel_figures"] = longs([0] * (CHANNEL_FIGURES * max(1, c["channels"])))
         cells |= {"op_idle": longs([0] * ops), "op_cause": ints([0] * ops), "op_held": longs([0] * ops)}
+        cells |= {"op_over": longs([0] * ops), **{name: longs([0] * moves) for name in ("move_begun", "move_over", "move_shared")}}
         cells |= {"due": ints([0] * moves), "recent": ints([0] * moves), "issues": ints([0] * moves)}
         return cells | {"blocked": ints([0] * c["channels"]), "latest": ints([0] * tiers)}
 
