@@ -21,9 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from hosim.analysis.slack.awaited_copies import awaited_copies
 from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.collector import no_collection
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import Timeline, Times, Transfer
@@ -66,16 +68,15 @@ def latitudes(plan: Plan, hardware: Hardware, budget_bytes: int, times: Times | 
     >>> latitudes(plan, toy, 100, times_of(plan, toy, 100))  # 40 ns until it is there, and g begins at 50
     {0: Latitude(ready_ns=0, slack_ns=10)}
     """
-    waits = _Waits(plan, hardware, times)
-    waits.on_streams()
-    waits.on_channels()
-    waits.of_tensors()
-    waits.for_room(budget_bytes)
-    late = waits.latest()
-    found = {}
-    for k, records in sorted(waits.records.items()):
-        found[k] = Latitude(waits.ready[k], min([late[r] - waits.begin[r] for r in records]))
-    return found
+    with no_collection():  # the walk leaves no cycles
+        waits = _Waits(plan, hardware, times)
+        waits.on_streams()
+        waits.on_channels()
+        waits.of_tensors()
+        waits.for_room(budget_bytes)
+        late = waits.latest()
+        records = sorted(waits.records.items())
+        return {k: Latitude(waits.ready[k], min([late[r] - waits.begin[r] for r in moved])) for k, moved in records}
 
 
 _ENDS, _OPS, _TRANSFERS, _AT_ONCE = 0, 1, 2, 3
@@ -84,11 +85,14 @@ _ENDS, _OPS, _TRANSFERS, _AT_ONCE = 0, 1, 2, 3
 
 @dataclass(slots=True)
 class _Room:
-    """What takes bytes of a tier and what gives them back: instant, event, bytes. ``held`` is there at time 0."""
+    """What takes bytes of a tier (instant, event, bytes), and what gives them back (instant, bytes, and which have then ended, or begun).
+
+    ``held`` is there at time 0.
+    """
 
     held: int
     taken: list[tuple[int, int, int]]
-    given: list[tuple[int, int, int]]
+    given: list[tuple[int, int, Sequence[int], Sequence[int]]]
 
 
 class _Waits:
@@ -117,12 +121,13 @@ class _Waits:
             for tier in tiers:
                 self.rooms[tier].held += self.graph.tensors[t].size_bytes
 
-    def event(self, at: int, after: Iterable[int] = (), beside: Iterable[int] = ()) -> int:
+    def event(self, at: int, after: Iterable[int] = (), beside: Sequence[int] = ()) -> int:
         """An event that takes no time."""
         self.begin.append(at)
         self.end.append(at)
         self.after.append(list(after))
-        self.beside[len(self.begin) - 1] = list(beside)
+        if beside:
+            self.beside[len(self.begin) - 1] = list(beside)
         return len(self.begin) - 1
 
     # -- streams and channels ----------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ class _Waits:
                 self.after[onward].append(r)
                 room, size = self.rooms[destination[hop]], self._moved(r).bytes
                 room.taken.append((self.begin[r], r, size))
-                room.given.append((self.end[onward], self.event(self.end[onward], [onward]), size))
+                room.given.append((self.end[onward], size, [onward], ()))
 
     def _moved(self, r: int) -> Transfer:
         return self.transfers[r - len(self.graph.ops)]
@@ -181,20 +186,21 @@ class _Waits:
         copies: dict[int, list[int]] = {}
         for k in sorted(range(len(self.plan.cache_ops)), key=lambda k: (self.plan.cache_ops[k].after, k)):
             copies.setdefault(self.plan.cache_ops[k].tensor, []).append(k)
+        writers, survives, starts, end = self.graph.writers, self.graph.survives, self.starts, self.end
         for t, users in enumerate(self.graph.users):
-            writers = sorted([i for i in users if t in self.graph.ops[i].writes], key=self.begin.__getitem__)
-            ends = max([self.end[i] for i in users]) if users and not self.graph.survives[t] else None
-            last, moves = self._cache_ops(t, copies[t], writers, ends) if t in copies else ([], [])
-            held = set(self.starts.get(t, ()))
+            written = writers[t]  # by turns, as each waits for those before
+            ends = None if survives[t] or not users else max([end[i] for i in users])
+            last, moves = self._cache_ops(t, copies[t], written, ends) if t in copies else ([], [])
+            held = {*starts.get(t, ())}
             if moves or self.graph.elsewhere:
-                self._held(t, held, sorted([*moves, *[(self.begin[i], _OPS, i, self.where[i]) for i in writers]]))
-            elif writers and not held:
-                self._take(t, self.where[writers[0]], writers[0])
-                held.add(self.where[writers[0]])
+                self._held(t, held, sorted([*moves, *[(self.begin[i], _OPS, i, self.where[i]) for i in written]]))
+            elif written and not held:
+                held = {self.where[written[0]]}
+                self._take(t, self.where[written[0]], written[0])
             if ends is not None and held:
-                gone = self.event(max([self.end[x] for x in (*users, *last)]), [*users, *last])
+                before = [*users, *last]
                 for tier in held:
-                    self._give(t, tier, gone)
+                    self._give(t, tier, max([ends, *[end[x] for x in last]]), before)
 
     def _cache_ops(
         self, t: int, copies: Sequence[int], writers: Sequence[int], ends: int | None
@@ -239,14 +245,14 @@ class _Waits:
         for at, place, x, tier in moves:
             if place in (_ENDS, _AT_ONCE):
                 if tier in held:
-                    self._give(t, tier, x)
+                    self._give(t, tier, at, [x])
                     held.discard(tier)
                 continue
             if tier not in held:
                 self._take(t, tier, x)
             stale = held - {tier} if place == _OPS else set()
             for other in sorted(stale):
-                self._give(t, other, self.event(at, beside=[x]))
+                self._give(t, other, at, (), [x])
             held.difference_update(stale)
             held.add(tier)
 
@@ -254,9 +260,9 @@ class _Waits:
         if self.graph.tensors[t].size_bytes:
             self.rooms[tier].taken.append((self.begin[x], x, self.graph.tensors[t].size_bytes))
 
-    def _give(self, t: int, tier: str, x: int) -> None:
+    def _give(self, t: int, tier: str, at: int, ended: Sequence[int], begun: Sequence[int] = ()) -> None:
         if self.graph.tensors[t].size_bytes:
-            self.rooms[tier].given.append((self.begin[x], x, self.graph.tensors[t].size_bytes))
+            self.rooms[tier].given.append((at, self.graph.tensors[t].size_bytes, ended, begun))
 
     def for_room(self, budget_bytes: int) -> None:
         """What takes room waits until enough is given back; of several devices each has its part."""
@@ -264,24 +270,27 @@ class _Waits:
             if op.workspace_bytes:
                 room = self.rooms[self.where[i]]
                 room.taken.append((self.begin[i], i, op.workspace_bytes))
-                room.given.append((self.end[i], self.event(self.end[i], [i]), op.workspace_bytes))
+                room.given.append((self.end[i], op.workspace_bytes, [i], ()))
         for tier in self.hardware.tiers:
             room = self.rooms[tier.name]
             whole = min(budget_bytes, tier.capacity_bytes) if tier.name == self.hardware.device_tier else tier.capacity_bytes
             free = whole // self.hardware.sharers(self.hardware.tier_scope(tier.name)) - room.held
-            self._wait_for_room(sorted(room.taken), sorted(room.given), free)
+            self._wait_for_room(sorted(room.taken), sorted(room.given, key=itemgetter(0)), free)
 
-    def _wait_for_room(self, taken: Sequence[tuple[int, int, int]], given: Sequence[tuple[int, int, int]], free: int) -> None:
-        """``gates``: the first so many of what gives room back have done so."""
-        back = list(accumulate([size for _, _, size in given]))
+    def _wait_for_room(
+        self, taken: Sequence[tuple[int, int, int]], given: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], free: int
+    ) -> None:
+        """``gates`` has an event for each of what gives room back: it and those before it have done so, and all others of its instant."""
+        at, back = [x[0] for x in given], list(accumulate([x[1] for x in given]))
         gates: list[int] = []
-        for (at, x, _), wanted in zip(taken, accumulate([size for _, _, size in taken]), strict=True):
+        for (now, x, _), wanted in zip(taken, accumulate([size for _, _, size in taken]), strict=True):
             if wanted <= free:
                 continue
-            enough = min(bisect_left(back, wanted - free) + 1, bisect_left(given, (at + 1,)))
+            enough = bisect_left(back, wanted - free)
+            enough = bisect_right(at, min(now, at[enough]) if enough < len(at) else now)
             while len(gates) < enough:
-                instant, event, _ = given[len(gates)]
-                gates.append(self.event(instant, [event, *gates[-1:]]))
+                instant, _, ended, begun = given[len(gates)]
+                gates.append(self.event(instant, [*ended, *gates[-1:]], begun))
             if enough:
                 self.after[x].append(gates[enough - 1])
 
@@ -294,11 +303,11 @@ class _Waits:
         """
         begin, end, after = self.begin, self.end, self.after
         late = [self.makespan - b + a for a, b in zip(begin, end, strict=True)]
-        order = sorted(range(len(begin)), key=list(zip(begin, end, strict=True)).__getitem__, reverse=True)
+        order = sorted(range(len(begin)), key=list(zip(begin, end, strict=True)).__getitem__)
         again = True
         while again:
             again, passed = False, bytearray(len(begin))
-            for x in order:
+            for x in reversed(order):
                 passed[x] = 1
                 at = late[x]
                 for y in after[x]:
