@@ -145,7 +145,7 @@ class _Waits:
         """Transfers wait for an engine of their channel, behind those ahead of them."""
         ops, on = len(self.graph.ops), {channel.name: channel.engines for channel in self.hardware.channels}
         queues: dict[str, list[int]] = {}
-        for r in sorted(range(len(self.transfers)), key=lambda r: self.transfers[r].start_ns):
+        for _, _, _, r in sorted([(x.start_ns, x.issue_ns, x.cache_op, r) for r, x in enumerate(self.transfers)]):
             queues.setdefault(self.transfers[r].channel, []).append(ops + r)
         for channel, queue in queues.items():
             engines: list[tuple[int, int]] = []
@@ -212,7 +212,7 @@ class _Waits:
         cache_ops, moves = self.plan.cache_ops, []
         before: list[int] = []  # the last one that has been issued
         written = [self.end[i] for i in writers]
-        for issue, k in sorted([(0 if cache_ops[k].after == AT_START else self.end[cache_ops[k].after], k) for k in copies]):
+        for issue, _, k in sorted([(*self._issue(cache_ops[k].after), k) for k in copies]):
             c = cache_ops[k]
             issued = [] if c.after == AT_START else [c.after]
             if ends is not None and issue >= ends and k not in self.records:
@@ -237,6 +237,12 @@ class _Waits:
         for i, arriving, others in awaited_copies(self.plan, t, copies, self.where):
             self.after[i] += [self.records[k][-1] for k in (*others, *(() if arriving is None else (arriving,))) if k in self.records]
         return before, moves
+
+    def _issue(self, after: int) -> tuple[int, int]:
+        """When cache ops are issued after an op, and the order within that instant: ops that take no time end one after the other."""
+        if after == AT_START:
+            return 0, AT_START
+        return self.end[after], after if self.begin[after] == self.end[after] else AT_START
 
     # -- room --------------------------------------------------------------------------------------------------
 
