@@ -134,13 +134,15 @@ def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> Times | Timel
     """
     if plan.runtime is not None:
         return None
-    with no_collection():
-        try:
+    try:
+        with no_collection():
             check_loop(hardware, one_for_all(hardware), False)
             return looped_times(plan, hardware, budget_bytes)
-        except UncoveredError:
-            if hardware.devices > 1:
-                return None
+    except UncoveredError:
+        if hardware.devices > 1:
+            return None
+    except PlanError:
+        return None
     try:
         result = replay(plan, hardware, budget_bytes, record=True)
     except PlanError:
