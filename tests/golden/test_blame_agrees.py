@@ -71,7 +71,7 @@ def whole_of(the_plan: Plan, tensor: str) -> str:
 
 def of_the_planner(the_plan: Plan, hardware: Hardware, result: Result) -> list[tuple[str, str, str]]:
     graph = the_plan.graph
-    seen = copies(the_plan, hardware, result.timeline)
+    seen = copies(the_plan, hardware, result.timeline, result.budget_bytes)
     return sorted((graph.ops[i].name, graph.tensors[c.transfer.tensor].name, c.transfer.channel) for c in seen for i in c.waiting)
 
 

@@ -82,7 +82,9 @@ def copies(plan: Plan, hardware: Hardware, timeline: Timeline, budget_bytes: int
         exposed, waiting = sum(stall.stall_ns for stall in stalls), tuple(stall.op for stall in stalls)
         used = min([timeline.op_start_ns[i] for i in graph.users[x.tensor] if timeline.op_start_ns[i] >= x.end_ns], default=end)
         overlap = computing.within(x.issue_ns, used)
-        found.append(ObservedTransfer(x, x.channel in into, covered, *ran, exposed, waiting, *windows.get(x.cache_op, (None, None)), overlap))
+        found.append(
+            ObservedTransfer(x, x.channel in into, covered, *ran, exposed, waiting, *windows.get(x.cache_op, (None, None)), overlap)
+        )
     return tuple(found)
 
 

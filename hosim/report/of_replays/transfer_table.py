@@ -43,7 +43,7 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             time_or_nothing(start - issue),
             percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
             _meanwhile(explained, copies),
-            percent(sum([copy.alone_ns for copy in copies]), max([copy.overlap_ns for copy in copies])),
+            _of_overlap(copies),
             time_or_nothing(_exposed(copies)),
             ", ".join(ops[i].name for i in waiting) or NOTHING,
         )
@@ -57,6 +57,12 @@ def _window(copies: Sequence[ObservedTransfer]) -> str:
     ends = [[x for x in found if x is not None] for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)]
     earliest, latest = (human_time(min(found)) if found else NOTHING for found in ends)
     return NOTHING if earliest == latest == NOTHING else f"{earliest} to {latest}"
+
+
+def _of_overlap(copies: Sequence[ObservedTransfer]) -> str:
+    """What the rule of thumb compares: how long these take alone, as a share of the computation that they can overlap with."""
+    overlap = max([copy.overlap_ns for copy in copies])
+    return percent(sum([copy.alone_ns for copy in copies]), overlap) if overlap else NOTHING
 
 
 def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
