@@ -159,9 +159,9 @@ def test_all_of_it(made: Explanation) -> None:
              tensor  channel   issued    start      end  could begin          queued  covered  while      of overlap  exposed  waiting
              ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
              k[1]    up       2.00 ms  6.00 ms  8.00 ms  -                   4.00 ms      0 %  -                   -  8.00 ms  g
-             w       up       1.00 ms  3.00 ms  7.00 ms  1.00 ms to 4.00 ms  2.00 ms     25 %  f[0] .. g         10 %  7.00 ms  i, f[0]
-             a       up       2.00 ms  5.00 ms  9.00 ms  0 ns to 5.00 ms     3.00 ms    100 %  g .. i           100 %        -  -
-             a       down[0]  2.00 ms  2.00 ms  12.0 ms  - to 21.0 ms              -     90 %  h                 50 %        -  -
+             w       up       1.00 ms  3.00 ms  7.00 ms  1.00 ms to 4.00 ms  2.00 ms     25 %  f[0] .. g        10 %  7.00 ms  i, f[0]
+             a       up       2.00 ms  5.00 ms  9.00 ms  0 ns to 5.00 ms     3.00 ms    100 %  g .. i          >99 %        -  -
+             a       down[0]  2.00 ms  2.00 ms  12.0 ms  - to 21.0 ms              -     90 %  h                50 %        -  -
             Windows [1].
             Rule [2].
         """),

@@ -82,9 +82,8 @@ def copies(plan: Plan, hardware: Hardware, timeline: Timeline, budget_bytes: int
         exposed, waiting = sum(stall.stall_ns for stall in stalls), tuple(stall.op for stall in stalls)
         used = min([timeline.op_start_ns[i] for i in graph.users[x.tensor] if timeline.op_start_ns[i] >= x.end_ns], default=end)
         overlap = computing.within(x.issue_ns, used)
-        found.append(
-            ObservedTransfer(x, x.channel in into, covered, *ran, exposed, waiting, *windows.get(x.cache_op, (None, None)), overlap)
-        )
+        window = windows.get(x.cache_op, (None, None))
+        found.append(ObservedTransfer(x, x.channel in into, covered, *ran, exposed, waiting, *window, overlap))
     return tuple(found)
 
 
@@ -120,8 +119,9 @@ def notes(found: Sequence[ObservedTransfer]) -> tuple[str, ...]:
         return ()
     waited, named = [x for x in found if x.waiting], sum([x.too_long for x in found])
     right = sum([x.too_long for x in waited])
+    rest = f"ops wait for {len(waited):,}, of which it says so of {right:,}" if waited else "ops wait for none"
     rule = f'Rule of thumb: "{RULE_OF_THUMB}". It says so of {named:,} of {counted(len(found), "transfer")}'
-    return _WINDOW, f"{rule}; ops wait for {len(waited):,}, of which it says so of {right:,}."
+    return _WINDOW, f"{rule}; {rest}."
 
 
 def loads(result: Result, timeline: Timeline) -> dict[str, tuple[float, ...]]:
