@@ -87,7 +87,7 @@ class DeviceLine:
 class DeviceFigures:
     """Several devices that ran together: how many, how many of them to the end, and the spread of their figures.
 
-    Times are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
+    EventTimes are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
     """
 
     count: int
@@ -153,7 +153,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class EventTimes:
     """When each op and each transfer of a replay began and ended, as in its :class:`Timeline`, of which this is a part."""
 
     op_start_ns: tuple[int, ...]

@@ -24,7 +24,7 @@ from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
 from hosim.processors import refuse_other_processors
-from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, Result, Timeline, Times
+from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, EventTimes, Result, Timeline
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def replay(
     return replace(result, replay_s=time.perf_counter() - begin)
 
 
-def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> Times | Timeline | None:
+def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | Timeline | None:
     """When each op and transfer of a plan begins and ends in a replay, of several devices on one that stands for all.
 
     ``None`` where the plan does not fit, or breaks a rule on the way, where a runtime policy decides, and where devices do not all do the

@@ -28,7 +28,7 @@ from hosim.engine.program_base import base_of, jittered_base
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures, Times, Transfer
+from hosim.result import LOOP, STALL_CAUSES, EventTimes, Result, StreamFigures, Transfer
 from hosim.units import LARGEST
 
 
@@ -70,7 +70,7 @@ def looped(
     return result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True) if several else result
 
 
-def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> Times | None:
+def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
     """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in :func:`looped`."""
     replay = _LoopReplay(plan, hardware, budget_bytes, None, None, None)
     return replay.times() if replay.ends_well() else None
@@ -170,7 +170,7 @@ class _LoopReplay:
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
         return all([here[r * len(tensors) + t] == VALID for t, tiers in self._starts.items() if tensors[t].survives for r in tiers])
 
-    def times(self) -> Times:
+    def times(self) -> EventTimes:
         """When each op and transfer began and ended; transfers in the order of their ends, then of issue."""
         cells, machine = self.table.cells, self.base.machine
         end, start = list(cells["op_over"][: cells["ops"]]), [0] * cells["ops"]
@@ -185,7 +185,7 @@ class _LoopReplay:
             t, channel = cells["move_tensor"][k], machine.channels[cells["move_channel"][k]].name
             place, size, issue = cells["move_order"][k], self.base.sizes[t], cells["issued_at"][k]
             transfers.append(Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k]))
-        return Times(tuple(start), tuple(end), tuple(transfers))
+        return EventTimes(tuple(start), tuple(end), tuple(transfers))
 
     def outcome(self) -> result_figures.Outcome:
         """What the loop has counted."""

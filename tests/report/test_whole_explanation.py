@@ -231,7 +231,16 @@ def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
 
 def test_an_explanation_of_nothing(made: Explanation) -> None:
     nothing = replace(
-        made, peak_op=-1, regions=(), lines=(), copies=(), waits=(), loads={"up": (0.0,)}, without_gap_tensors=0, without_gap_bytes=0, notes=()
+        made,
+        peak_op=-1,
+        regions=(),
+        lines=(),
+        copies=(),
+        waits=(),
+        loads={"up": (0.0,)},
+        without_gap_tensors=0,
+        without_gap_bytes=0,
+        notes=(),
     )
     assert lines(explanation(nothing), 200) == [
         "Made [up].",

@@ -28,7 +28,7 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.collector import no_collection
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
-from hosim.result import Timeline, Times, Transfer
+from hosim.result import EventTimes, Timeline, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Latitude:
     slack_ns: int
 
 
-def latitudes(plan: Plan, hardware: Hardware, budget_bytes: int, times: Times | Timeline) -> dict[int, Latitude]:
+def latitudes(plan: Plan, hardware: Hardware, budget_bytes: int, times: EventTimes | Timeline) -> dict[int, Latitude]:
     """The latitude of each copy of a plan in a replay of it, by its place in ``plan.cache_ops``; in nanoseconds.
 
     The slack of a copy is the most that it, and of a route each of its chunks, may be later so that nothing ends later than the last of
@@ -69,7 +69,7 @@ def latitudes(plan: Plan, hardware: Hardware, budget_bytes: int, times: Times | 
     {0: Latitude(ready_ns=0, slack_ns=10)}
     """
     with no_collection():  # the walk leaves no cycles
-        waits = _Waits(plan, hardware, times)
+        waits = _SlackWalk(plan, hardware, times)
         waits.on_streams()
         waits.on_channels()
         waits.of_tensors()
@@ -95,14 +95,14 @@ class _Room:
     given: list[tuple[int, int, Sequence[int], Sequence[int]]]
 
 
-class _Waits:
+class _SlackWalk:
     """What waits for what. An event is an op, a transfer or something that gives room back; each ``begin`` and how long it ``takes``.
 
     ``after`` are the events that have ended when one begins, ``beside`` those that have begun. ``records`` are the transfers of each cache
     op, in the order of their ends.
     """
 
-    def __init__(self, plan: Plan, hardware: Hardware, times: Times | Timeline) -> None:
+    def __init__(self, plan: Plan, hardware: Hardware, times: EventTimes | Timeline) -> None:
         self.plan, self.graph, self.hardware, self.times = plan, plan.graph, hardware, times
         ops, self.transfers = len(self.graph.ops), times.transfers
         self.begin = [*times.op_start_ns, *[x.start_ns for x in self.transfers]]
