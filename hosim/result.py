@@ -87,7 +87,7 @@ class DeviceLine:
 class DeviceFigures:
     """Several devices that ran together: how many, how many of them to the end, and the spread of their figures.
 
-    EventTimes are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
+    Times are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
     """
 
     count: int

@@ -217,7 +217,7 @@ def moving(draw: st.DrawFn) -> tuple[Instance, Plan]:
         reject()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(case=moving(), data=st.data())
 def test_as_late_costs_nothing_and_later_costs_what_is_beyond(case: tuple[Instance, Plan], data: st.DataObject) -> None:
     one, plan = case
@@ -233,7 +233,7 @@ def test_as_late_costs_nothing_and_later_costs_what_is_beyond(case: tuple[Instan
     assert later.makespan == as_it_is.makespan + beyond
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(case=cases(max_ops=8, max_streams=2, fabrics=True, roomy=None, measured=False, uneven=True), data=st.data())
 def test_times_and_slack_on_any_machine(case: tuple[Graph, Hardware, Plan], data: st.DataObject) -> None:
     _, hardware, plan = case
