@@ -42,6 +42,14 @@ class CacheOp:
         The tier to copy to; ``None`` for a detach.
     after
         The position of the op at whose end it is issued, or :data:`AT_START` for time 0.
+    slack_ns
+        How much later a copy may begin and end at no cost, in nanoseconds (:func:`hosim.analysis.slack.latitudes`), for runtimes to use as
+        a priority, the least first; ``None`` where nobody said it. Replays ignore it, and it is not compared.
+
+    Raises
+    ------
+    InputError
+        If one of these is of another kind, or ``slack_ns`` is below 0.
 
     References
     ----------
@@ -58,10 +66,13 @@ class CacheOp:
     source: str
     destination: str | None
     after: int = AT_START
+    slack_ns: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.tensor.__class__ is not int or self.after.__class__ is not int:
+        if self.tensor.__class__ is not int or self.after.__class__ is not int or self.slack_ns.__class__ not in (int, type(None)):
             keep_whole(self, InputError, f"cache op {named(self.op)}")
+        if self.slack_ns is not None and self.slack_ns < 0:
+            raise InputError(f"expected 0 ns or more, got {self.slack_ns}", where=f"cache op {named(self.op)}, slack_ns")
         if not self.op.__class__ is self.source.__class__ is str or self.destination.__class__ not in (str, type(None)):
             keep_kinds(self, InputError, f"cache op {named(self.op)}")
 

@@ -153,6 +153,15 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class EventTimes:
+    """When each op and each transfer of a replay began and ended, as in its :class:`Timeline`, of which this is a part."""
+
+    op_start_ns: tuple[int, ...]
+    op_end_ns: tuple[int, ...]
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Everything that happened, for tests, plots and traces: recorded when asked for.
 

@@ -126,6 +126,17 @@ class Steps:
         inside = self.values[bisect_right(self.at_ns, start_ns) : bisect_left(self.at_ns, end_ns)]
         return max(self.at(start_ns), *inside) if inside else self.at(start_ns)
 
+    def at_most_since(self, limit: int, until_ns: int) -> int:
+        """The first instant from which on the amount is ``limit`` or less until ``until_ns``; ``until_ns`` if it is more just before.
+
+        >>> [steps([(0, 5, 10), (2, 9, 1)]).at_most_since(limit, 8) for limit in (11, 10, 1, 0)]
+        [0, 5, 5, 8]
+        """
+        k = bisect_left(self.at_ns, until_ns)
+        while k and self.values[k - 1] <= limit:
+            k -= 1
+        return 0 if not k else self.at_ns[k] if k < len(self.at_ns) and self.at_ns[k] < until_ns else until_ns
+
 
 def steps(parts: Iterable[tuple[int, int, int]]) -> Steps:
     """The sum over time of amounts, each given as (start, end, amount); those that last for no time are left out.

@@ -11,7 +11,7 @@ from hosim.analysis.verifying import verify
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
 from hosim.cache_plan import Plan
-from hosim.engine import resident_step
+from hosim.engine import resident_step, with_slack
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -56,7 +56,8 @@ def plan(
     -------
     Plan
         Where tensors lie at the start, and the cache ops. It breaks no rule of the contract; the replay says how long it takes, and whether
-        a plan that its policy did not check against the budget fits.
+        a plan that its policy did not check against the budget fits. Where it does, each copy has its slack (``CacheOp.slack_ns``), unless
+        the policy decides during the replay, or devices do not all do the same.
 
     Raises
     ------
@@ -84,7 +85,8 @@ def plan(
         tell(f"{asked.choice.label}: planning")
         made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     check(made, asked.hardware, asked.budget_bytes)
-    return replace(made, made_for=(asked.hardware, asked.budget_bytes))
+    made_for = asked.hardware, asked.budget_bytes
+    return replace(with_slack(made, *made_for), made_for=made_for)
 
 
 def replay(

@@ -67,7 +67,7 @@ def plan(
     from hosim.analysis.remarks import NO_RIVALS, fastest_with_ours, least_in_parts, no_offload
     from hosim.cache_plan import counted_cache_ops
     from hosim.devices_of_graph import on_devices
-    from hosim.engine import replay, resident_step
+    from hosim.engine import replay, resident_step, with_slack
     from hosim.io import save_plan
     from hosim.plain_text import counted
     from hosim.report import no_offload_sentence
@@ -110,7 +110,8 @@ def plan(
     if output is not None:
         again = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
         again += f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice" if made.moved_ops else ""
-        save_plan(replace(made, made_for=(machine, budget_bytes)), output)
+        made_for = machine, budget_bytes
+        save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
         from hosim.planner.hyperoffload import explain as explained

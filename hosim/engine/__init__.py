@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
     from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import ProgramTable, TableMove
-    from hosim.engine.replay import replay, replay_stages
+    from hosim.engine.replay import replay, replay_stages, times_of
     from hosim.engine.resident_step import most_needed, resident_step
+    from hosim.engine.slack import replayed_latitudes, with_slack
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -33,12 +34,14 @@ else:
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
             "program_base": "ProgramBase one_for_all",
             "program_table": "ProgramTable TableMove",
-            "replay": "replay replay_stages",
+            "replay": "replay replay_stages times_of",
             "resident_step": "most_needed resident_step",
+            "slack": "replayed_latitudes with_slack",
         },
     )
 
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
-    "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "resident_step", "resolve_hop",
+    "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "replayed_latitudes", "resident_step",
+    "resolve_hop", "times_of", "with_slack",
 ]  # fmt: skip

@@ -189,6 +189,10 @@ class LoopCells:
     op_idle: Longs = made("ops")
     op_cause: Ints = made("ops")
     op_held: Longs = made("ops")
+    op_over: Longs = made("ops")
+    move_begun: Longs = made("moves")
+    move_over: Longs = made("moves")
+    move_shared: Longs = made("moves")
 
     # -- room for what is handled within an instant ---------------------------------------------------------------
     due: Ints = made("moves")

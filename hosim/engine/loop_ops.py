@@ -190,6 +190,8 @@ class LoopOps(LoopTransfers):
             self.blamed[s] = -1
             self.done[s] += 1
             self.scalars[1] += 1
+            if self.detailed:
+                self.op_over[i] = now
             self.slowed[s] += now - self.began[s] - self.duration[i]
             there = self.where[i]
             self.held[there] -= self.workspace[i]

@@ -56,6 +56,7 @@ class LoopTransfers(LoopMemory):
             self.channel_figures[7 * c + 1] += 1
             self.channel_figures[7 * c + 6] += self.size[t]
             self.channel_figures[7 * c + 3] += now - self.issued_at[k]
+            self.move_begun[k] = now
         self.busy[c] += 1
         self.slot_move[z] = k
         self.started[z] = now
@@ -133,6 +134,8 @@ class LoopTransfers(LoopMemory):
             if self.busy[c] == 0:
                 self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
             self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.alone(k)
+            self.move_over[k] = now
+            self.move_shared[k] = now - self.flows_from[z] - self.alone(k)
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0

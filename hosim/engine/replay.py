@@ -17,14 +17,14 @@ from hosim.engine.decisions import Remembering
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.program_base import one_for_all
-from hosim.engine.replay_by_loop import check_loop, looped
-from hosim.errors import InputError
+from hosim.engine.replay_by_loop import check_loop, looped, looped_times
+from hosim.errors import InputError, PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
 from hosim.processors import refuse_other_processors
-from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, Result
+from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, EventTimes, Result, Timeline
 from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
@@ -113,6 +113,41 @@ def replay(
         except UncoveredError:
             result = simulation(policy=policy and policy.again()).run()
     return replace(result, replay_s=time.perf_counter() - begin)
+
+
+def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | Timeline | None:
+    """When each op and transfer of a plan begins and ends in a replay, of several devices on one that stands for all.
+
+    ``None`` where the plan does not fit, or breaks a rule on the way, where a runtime policy decides, and where devices do not all do the
+    same. It is the compiled loop's, where that covers the plan: many times as fast as a recorded replay.
+
+    >>> from hosim.cache_plan import CacheOp
+    >>> from hosim.graph import GraphBuilder
+    >>> from hosim.io import load_hardware
+    >>> from hosim.shipped import find_hardware
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> times = times_of(plan, load_hardware(find_hardware("toy")), 100)
+    >>> times.op_start_ns, times.op_end_ns, times.transfers[0].end_ns
+    ((40,), (90,), 40)
+    """
+    if plan.runtime is not None:
+        return None
+    try:
+        with no_collection():
+            check_loop(hardware, one_for_all(hardware), False)
+            return looped_times(plan, hardware, budget_bytes)
+    except UncoveredError:
+        if hardware.devices > 1:
+            return None
+    except PlanError:
+        return None
+    try:
+        result = replay(plan, hardware, budget_bytes, record=True)
+    except PlanError:
+        return None
+    return result.timeline if result.feasible else None
 
 
 def replay_stages(

@@ -31,7 +31,7 @@ from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
-from hosim.result import LOOP, STALL_CAUSES, Result, StreamFigures
+from hosim.result import LOOP, STALL_CAUSES, EventTimes, Result, StreamFigures, Transfer
 from hosim.units import LARGEST
 
 
@@ -71,6 +71,12 @@ def looped(
     did = replay.outcome()
     result = result_figures.of_device(did, plan, hardware, budget_bytes, jitter, modelled, LOOP)
     return result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True) if several else result
+
+
+def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
+    """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in :func:`looped`."""
+    replay = _LoopReplay(plan, hardware, budget_bytes, None, None, None)
+    return replay.times() if replay.ends_well() else None
 
 
 class _LoopReplay:
@@ -156,6 +162,23 @@ class _LoopReplay:
         """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
         return all([here[r * len(tensors) + t] == VALID for t, tiers in self._starts.items() if tensors[t].survives for r in tiers])
+
+    def times(self) -> EventTimes:
+        """When each op and transfer began and ended; transfers in the order of their ends, then of issue."""
+        cells, machine = self.table.cells, self.base.machine
+        end, start = list(cells["op_over"][: cells["ops"]]), [0] * cells["ops"]
+        for s in range(cells["streams"]):
+            free = 0
+            for i in cells["queue"][cells["queue_from"][s] : cells["queue_from"][s + 1]]:
+                start[i], free = free + cells["op_idle"][i], end[i]
+        begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
+        ran = [k for k in range(self.table.base[-1]) if cells["copies"][k] and cells["ended"][k]]
+        transfers = []
+        for k in sorted(ran, key=lambda k: (over[k], sequence[k])):
+            t, channel = cells["move_tensor"][k], machine.channels[cells["move_channel"][k]].name
+            place, size, issue = cells["move_order"][k], cells["size"][t], cells["issued_at"][k]
+            transfers.append(Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k]))
+        return EventTimes(tuple(start), tuple(end), tuple(transfers))
 
     def outcome(self) -> result_figures.Outcome:
         """What the loop has counted."""

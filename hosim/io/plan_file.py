@@ -37,14 +37,16 @@ from hosim.io.validators import Format, Name
 from hosim.plain_text import counted
 
 
-def _cache_op(op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START) -> CacheOp:
+def _cache_op(
+    op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START, slack_ns: int | None = None
+) -> CacheOp:
     if op == DETACH and destination is not None:
         raise InputError("a detach has no destination; leave 'to' out", where="to")
     if op != DETACH and destination is None:
         raise InputError(f"missing; a {op} names the tier it copies to", where="to")
     if source == destination:
         raise InputError(f"a {op} copies between two tiers, both are {destination!r}", where="to")
-    return CacheOp(op, tensor, source, destination, after)
+    return CacheOp(op, tensor, source, destination, after, slack_ns)
 
 
 def _cache_ops(tensors: Names, ops: Names) -> KeyTable[CacheOp]:
@@ -59,6 +61,7 @@ def _cache_ops(tensors: Names, ops: Names) -> KeyTable[CacheOp]:
         Key("from", NAME, "source"),
         Key("to", optional(NAME), "destination", brief=True),
         Key("after", after),
+        Key("slack_ns", optional(COUNT), brief=True),
     ]
     return KeyTable("CacheOpModel", "A copy to another tier, or the release of one; ``after`` null: at time 0.", _cache_op, *keys)
 

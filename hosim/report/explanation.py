@@ -105,6 +105,7 @@ def summary(explained: Explanation) -> RenderableType:
         paragraph(*counts(explained).splitlines(), space=True),
         table,
         load(explained),
+        paragraph(*explained.notes[1:], style="dim", space=True),
         paragraph(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
     )
 
@@ -283,6 +284,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         ],
         "tensors": [_line_dict(explained, line) for line in explained.lines[:top]],
         "transfers": [_copy_dict(explained, copy) for copy in explained.copies[:top]],
+        "notes": list(explained.notes),
         "waits": [
             {
                 "op": ops[wait.op].name,
@@ -374,6 +376,11 @@ def _copy_dict(explained: Explanation, copy: ObservedTransfer) -> dict[str, Any]
         "contention_ns": x.contention_ns,
         "covered_ns": copy.covered_ns,
         "covered_by": [ops[copy.first_op].name, ops[copy.last_op].name] if copy.first_op >= 0 else [],
+        "earliest_ns": copy.earliest_ns,
+        "latest_ns": copy.latest_ns,
+        "alone_ns": copy.alone_ns,
+        "overlap_ns": copy.overlap_ns,
+        "too_long": copy.too_long,
         "exposed_ns": copy.exposed_ns,
         "waiting": [ops[i].name for i in copy.waiting],
     }

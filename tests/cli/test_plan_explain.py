@@ -1,5 +1,6 @@
 """``hosim plan`` end to end: what it writes replays to the same figures, and --explain says why."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def test_the_plan_that_is_written_replays_to_the_figures_of_the_comparison(
         assert {key: why["channels"][name][key] for key in channel if key != "utilization"} == {
             key: value for key, value in channel.items() if key != "utilization"
         }
+
+
+def test_the_plan_that_is_written_says_the_slack_of_its_copies(planned: tuple[Path, dict[str, Any]]) -> None:
+    path, why = planned
+    cache_ops = json.loads(gzip.decompress(path.read_bytes()))["cache_ops"]
+    assert all(("slack_ns" in c) == (c["op"] != "detach") for c in cache_ops)
+    slack = sorted(c["slack_ns"] for c in cache_ops if c["op"] != "detach")
+    assert sorted(x["latest_ns"] - x["start_ns"] for x in why["transfers"]) == slack
+    assert all(x["earliest_ns"] <= x["start_ns"] <= x["latest_ns"] for x in why["transfers"])
 
 
 def test_the_explanation_accounts_for_every_transfer_and_every_byte_off_the_peak(planned: tuple[Path, dict[str, Any]]) -> None:

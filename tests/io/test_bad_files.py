@@ -304,7 +304,10 @@ PLANS = {
     "no way": (P | {"cache_ops": [FETCH | {"to": None}]}, "p: cache_ops[0].to: missing; a prefetch names the tier it copies to"),
     "in place": (P | {"cache_ops": [FETCH | {"to": "ddr"}]}, "p: cache_ops[0].to: a prefetch copies between two tiers, both are 'ddr'"),
     "detach to": (P | {"cache_ops": [FETCH | {"op": "detach"}]}, "p: cache_ops[0].to: a detach has no destination; leave 'to' out"),
-    "key": (P | {"cache_ops": [FETCH | {"size": 1}]}, "p: cache_ops[0].size: unknown key 'size' (known: op, tensor, from, to, after)"),
+    "key": (
+        P | {"cache_ops": [FETCH | {"size": 1}]},
+        "p: cache_ops[0].size: unknown key 'size' (known: op, tensor, from, to, after, slack_ns)",
+    ),
 }
 
 

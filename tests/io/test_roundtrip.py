@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, several, wild_plans
 
-from hosim.cache_plan import Plan
+from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.files import content, parse, write
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
@@ -121,8 +121,26 @@ def test_plan(data, yaml):
     graph, machine, plan = data.draw(cases(max_streams=3, roomy=None))
     wild = data.draw(wild_plans(graph, machine))
     for drawn in (plan, wild):
-        assert plan_from_dict(through_text(plan_to_dict(drawn), "plan", yaml), graph) == drawn
+        slack = [data.draw(st.none() | st.integers(0, 10**12)) for _ in drawn.cache_ops]
+        said = replace(drawn, cache_ops=tuple([replace(c, slack_ns=ns) for c, ns in zip(drawn.cache_ops, slack, strict=True)]))
+        back = plan_from_dict(through_text(plan_to_dict(said), "plan", yaml), graph)
+        assert back == said == drawn
+        assert [c.slack_ns for c in back.cache_ops] == slack
         check_tiers(drawn, machine)
+
+
+def test_a_slack_is_a_time_or_absent():
+    graph = workload_from_dict(WORKLOAD)
+    one = {"op": "prefetch", "tensor": graph.tensors[0].name, "from": "ddr", "to": "hbm", "after": None}
+    data = {"format": "hosim.plan/1", "workload": graph.name, "cache_ops": [one]}
+    assert "slack_ns" not in plan_to_dict(plan_from_dict(data, graph))["cache_ops"][0]
+    for wrong in (-1, "soon", 1.5):
+        with pytest.raises(InputError) as raised:
+            plan_from_dict({**data, "cache_ops": [{**one, "slack_ns": wrong}]}, graph, "p.json")
+        assert (raised.value.source, raised.value.where) == ("p.json", "cache_ops[0].slack_ns")
+    for wrong in (-1, "soon", 1.5, True):
+        with pytest.raises(InputError, match="slack_ns"):
+            CacheOp("prefetch", 0, "ddr", "hbm", slack_ns=wrong)
 
 
 COUNTS = st.integers(0, 10**9)

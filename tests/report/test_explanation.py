@@ -54,10 +54,11 @@ def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
 
 
 def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
+    # a[0] is there from 20 ms on, and f3 waits at 60 ms for the room that it leaves; there is room for it again once b3 has used a[3]
     output = rows(text(explanation(explained), 240))
     assert "f3 b3 2 40.0 ms 9.54 MiB 391 KiB s 28.6 MiB" in output
-    assert "a[0] up 140 ms 140 ms 150 ms - 0 % - 10.0 ms b0" in output
-    assert "a[0] down 40.0 ms 40.0 ms 50.0 ms - 100 % f2 - -" in output
+    assert "a[0] up 140 ms 140 ms 150 ms 100 ms to 140 ms - 0 % - - 10.0 ms b0" in output
+    assert "a[0] down 40.0 ms 40.0 ms 50.0 ms 20.0 ms to 50.0 ms - 100 % f2 10 % - -" in output
     assert "b0 transfer 140 ms 10.0 ms a[0] on up" in output
     assert output[0] == "Plan of manual: hosim's planner did not judge it."
     assert any(line.startswith("3 gaps, 1 used (2 kept, not judged, 1 moved, not judged); ") for line in output)

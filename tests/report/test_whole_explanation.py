@@ -60,10 +60,10 @@ def made() -> Explanation:
         Transfer(2, 0, "up", 104, 2 * MS, 5 * MS, 9 * MS, 204),
     )
     copies = (
-        ObservedTransfer(up, True, 1 * MS, 0, 1, 7 * MS, (3, 0)),
-        ObservedTransfer(down, False, 9 * MS, 2, 2, 0, ()),
-        ObservedTransfer(late, True, 0, -1, -1, 8 * MS, (1,)),
-        ObservedTransfer(same, True, 4 * MS, 1, 3, 0, ()),
+        ObservedTransfer(up, True, 1 * MS, 0, 1, 7 * MS, (3, 0), 1 * MS, 4 * MS, 40 * MS),
+        ObservedTransfer(down, False, 9 * MS, 2, 2, 0, (), None, 21 * MS, 20 * MS),
+        ObservedTransfer(late, True, 0, -1, -1, 8 * MS, (1,), None, None, 0),
+        ObservedTransfer(same, True, 4 * MS, 1, 3, 0, (), 0, 5 * MS, 4 * MS),
     )
     waits = (
         Stall(0, "dependency", 4 * MS, 7 * MS, None),
@@ -97,6 +97,7 @@ def made() -> Explanation:
         {"up": (0.0, 0.01, 0.43741, 0.4375123, 1.0), "down[0]": (0.0,) * 5},  # of eighths: one at least, 3.499, 3.5001, all
         1234,
         5 * KIB,
+        ("Windows [1].", "Rule [2]."),
     )
 
 
@@ -155,12 +156,14 @@ def test_all_of_it(made: Explanation) -> None:
              parameter: h > i
              why 4
             Transfers
-             tensor  channel   issued    start      end   queued  covered  while      exposed  waiting
-             ─────────────────────────────────────────────────────────────────────────────────────────
-             k[1]    up       2.00 ms  6.00 ms  8.00 ms  4.00 ms      0 %  -          8.00 ms  g
-             w       up       1.00 ms  3.00 ms  7.00 ms  2.00 ms     25 %  f[0] .. g  7.00 ms  i, f[0]
-             a       up       2.00 ms  5.00 ms  9.00 ms  3.00 ms    100 %  g .. i           -  -
-             a       down[0]  2.00 ms  2.00 ms  12.0 ms        -     90 %  h                -  -
+             tensor  channel   issued    start      end  could begin          queued  covered  while      of overlap  exposed  waiting
+             ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+             k[1]    up       2.00 ms  6.00 ms  8.00 ms  -                   4.00 ms      0 %  -                   -  8.00 ms  g
+             w       up       1.00 ms  3.00 ms  7.00 ms  1.00 ms to 4.00 ms  2.00 ms     25 %  f[0] .. g        10 %  7.00 ms  i, f[0]
+             a       up       2.00 ms  5.00 ms  9.00 ms  0 ns to 5.00 ms     3.00 ms    100 %  g .. i          >99 %        -  -
+             a       down[0]  2.00 ms  2.00 ms  12.0 ms  - to 21.0 ms              -     90 %  h                50 %        -  -
+            Windows [1].
+            Rule [2].
         """),
         *table(CHANNELS),
         *table(LOAD),
@@ -197,6 +200,7 @@ def test_the_summary_in_full(made: Explanation) -> None:
              k[1]    3.00 KiB    23  11.0 ms          -  -2.50 ms  kept: outscored          -
         """),
         *table(LOAD),
+        "Rule [2].",
         "--top N prints every table with N rows, --all with every row; --json prints all figures.",
     ]
     rows = summary(made).renderables[3].rows  # type: ignore[attr-defined]
@@ -227,7 +231,16 @@ def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
 
 def test_an_explanation_of_nothing(made: Explanation) -> None:
     nothing = replace(
-        made, peak_op=-1, regions=(), lines=(), copies=(), waits=(), loads={"up": (0.0,)}, without_gap_tensors=0, without_gap_bytes=0
+        made,
+        peak_op=-1,
+        regions=(),
+        lines=(),
+        copies=(),
+        waits=(),
+        loads={"up": (0.0,)},
+        without_gap_tensors=0,
+        without_gap_bytes=0,
+        notes=(),
     )
     assert lines(explanation(nothing), 200) == [
         "Made [up].",
@@ -259,11 +272,14 @@ def copied(
     times: tuple[int, int, int],
     covered: int,
     by: list[str],
+    window: tuple[int | None, int | None],
+    overlap: int,
     exposed: int,
     *waiting: str,
 ) -> dict[str, Any]:
     """``times`` of issue, start and end in milliseconds."""
     issue, start, end = (ms * MS for ms in times)
+    alone = end - start - 200 - number
     return {
         "tensor": tensor,
         "channel": channel,
@@ -276,15 +292,20 @@ def copied(
         "contention_ns": 200 + number,
         "covered_ns": covered * MS,
         "covered_by": by,
+        "earliest_ns": None if window[0] is None else window[0] * MS,
+        "latest_ns": None if window[1] is None else window[1] * MS,
+        "alone_ns": alone,
+        "overlap_ns": overlap * MS,
+        "too_long": alone / (overlap or 0.1) > 0.1 * MS,
         "exposed_ns": exposed * MS,
         "waiting": list(waiting),
     }
 
 
-UP = copied("w", "up", "up", 1, (1, 3, 7), 1, ["f[0]", "g"], 7, "i", "f[0]")
-DOWN = copied("a", "down[0]", "down", 2, (2, 2, 12), 9, ["h", "h"], 0)
-LATE = copied("k[1]", "up", "up", 3, (2, 6, 8), 0, [], 8, "g")
-SAME = copied("a", "up", "up", 4, (2, 5, 9), 4, ["g", "i"], 0)
+UP = copied("w", "up", "up", 1, (1, 3, 7), 1, ["f[0]", "g"], (1, 4), 40, 7, "i", "f[0]")
+DOWN = copied("a", "down[0]", "down", 2, (2, 2, 12), 9, ["h", "h"], (None, 21), 20, 0)
+LATE = copied("k[1]", "up", "up", 3, (2, 6, 8), 0, [], (None, None), 0, 8, "g")
+SAME = copied("a", "up", "up", 4, (2, 5, 9), 4, ["g", "i"], (0, 5), 4, 0)
 
 
 def gap_dict(i: int, tensor: tuple[str, str], after: str | None, before: str | None, recompute: int | None, **more: Any) -> dict[str, Any]:
@@ -354,6 +375,7 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
             gap_dict(4, ("w", "parameter"), "h", "i", 6 * MS, **fourth),
         ],
         "transfers": [UP, DOWN, LATE, SAME],
+        "notes": ["Windows [1].", "Rule [2]."],
         "waits": [
             {
                 "op": op,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from hosim.cache_plan import DETACH, PREFETCH, Plan
+from hosim.analysis.slack import awaited_copies
+from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel import copy_uses, op_durations
 from hosim.costmodel.transfers import sent_bytes
 from hosim.engine import broken_rules
@@ -61,27 +62,11 @@ class PlannedOps:
             if c.op != DETACH:
                 copies.setdefault(c.tensor, []).append((c.after, k))
         for t, listed in copies.items():
-            self._await(t, sorted(listed))
-
-    def _await(self, t: int, copies: Sequence[tuple[int, int]]) -> None:
-        """Which copies of a tensor its users wait for (rule 1, *Resident* and *Before*): op by op, those that the graph lists before it."""
-        last: dict[tuple[str, bool], int] = {}  # the last one into a tier so far, of all and of prefetches alone
-        passed = awaited = 0
-        for i in self.graph.users[t]:
-            while passed < len(copies) and copies[passed][0] < i:
-                k = copies[passed][1]
-                into = self.plan.cache_ops[k].destination or ""
-                last[into, False] = k
-                if self.plan.cache_ops[k].op == PREFETCH:
-                    last[into, True] = k
-                passed += 1
-            arriving = last.get((self.where[i], not self.graph.ops[i].processor))
-            if arriving is not None and t in self.reads[i]:
-                self.arriving[t, i] = arriving
-                self.awaited[i].append(arriving)
-            if t in self.writes[i]:  # the op that wrote it before has waited for those before that one
-                self.awaited[i] += [k for _, k in copies[awaited:passed]]
-                awaited = passed
+            for i, arriving, before in awaited_copies(plan, t, [k for _, k in sorted(listed)], self.where):
+                if arriving is not None:
+                    self.arriving[t, i] = arriving
+                    self.awaited[i].append(arriving)
+                self.awaited[i] += before
 
 
 @dataclass(eq=False, slots=True)

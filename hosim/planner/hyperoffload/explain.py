@@ -21,7 +21,7 @@ from hosim.plain_text import counted
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
-from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads
+from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads, notes
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 from hosim.processors import refuse_other_processors
@@ -130,6 +130,8 @@ class Explanation:
     """For each channel, the share of each twentieth of the makespan during which it is busy."""
     without_gap_tensors: int
     without_gap_bytes: int
+    notes: tuple[str, ...]
+    """What a reader of the transfers has to know, a line each."""
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
@@ -150,7 +152,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
     problem = analyse(graph, hardware)
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     peak_op = max(range(len(graph.ops)), key=problem.held_bytes.__getitem__, default=-1)
-    found_copies = copies(plan, hardware, timeline)
+    found_copies = copies(plan, hardware, timeline, budget_bytes)
     judgement = _judgement(plan, problem)
     lines = _Lines(plan, judgement, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op).all()
     listed = {line.gap.tensor for line in lines}
@@ -170,6 +172,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
         loads=loads(result, timeline),
         without_gap_tensors=len(without),
         without_gap_bytes=sum(without),
+        notes=notes(found_copies),
     )
 
 

@@ -13,6 +13,7 @@ from hosim.report.printing import and_more, open_table, paragraph
 from hosim.units import human_time
 
 _TOGETHER = ". Of parts issued together: the first start, the last end, queued until that start, covered and exposed in all."
+_TEXTS = 5, 8, 11
 
 
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
@@ -22,10 +23,11 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
     rows = _together(explained)
     table = open_table(
         f"Transfers{_TOGETHER if any([len(copies) > 1 for _, copies in rows[:top]]) else ''}",
-        *("tensor", "channel", "issued", "start", "end", "queued", "covered", "while", "exposed", "waiting"),
+        *("tensor", "channel", "issued", "start", "end", "could begin", "queued", "covered", "while", "of overlap", "exposed", "waiting"),
         left=2,
     )
-    table.columns[7].justify = table.columns[9].justify = "left"
+    for column in _TEXTS:
+        table.columns[column].justify = "left"
     ops = explained.plan.graph.ops
     for name, copies in rows[:top]:
         moves = [copy.transfer for copy in copies]
@@ -37,15 +39,30 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             human_time(issue),
             human_time(start),
             human_time(max([x.end_ns for x in moves])),
+            _window(copies),
             time_or_nothing(start - issue),
             percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
             _meanwhile(explained, copies),
+            _of_overlap(copies),
             time_or_nothing(_exposed(copies)),
             ", ".join(ops[i].name for i in waiting) or NOTHING,
         )
-    for column in (0, 7, 9):
+    for column in (0, *_TEXTS):
         table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
-    return Group(table, and_more(len(rows), top))
+    return Group(table, and_more(len(rows), top), paragraph(*explained.notes, style="dim", space=True))
+
+
+def _window(copies: Sequence[ObservedTransfer]) -> str:
+    """From when and until when the first of these could begin at no cost."""
+    ends = [[x for x in found if x is not None] for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)]
+    earliest, latest = (human_time(min(found)) if found else NOTHING for found in ends)
+    return NOTHING if earliest == latest == NOTHING else f"{earliest} to {latest}"
+
+
+def _of_overlap(copies: Sequence[ObservedTransfer]) -> str:
+    """What the rule of thumb compares: how long these take alone, as a share of the computation that they can overlap with."""
+    overlap = max([copy.overlap_ns for copy in copies])
+    return percent(sum([copy.alone_ns for copy in copies]), overlap) if overlap else NOTHING
 
 
 def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
