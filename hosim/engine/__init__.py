@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosim.engine.ledger import Ledger
     from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
     from hosim.engine.program_base import ProgramBase, one_for_all
-    from hosim.engine.program_table import ProgramTable, TableMove
+    from hosim.engine.program_table import NO_ROW, ProgramTable, TableMove, TableRow
     from hosim.engine.replay import replay, replay_stages, times_of
     from hosim.engine.resident_step import most_needed, resident_step
     from hosim.engine.slack import replayed_latitudes, with_slack
@@ -33,7 +33,7 @@ else:
             "ledger": "Ledger",
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
             "program_base": "ProgramBase one_for_all",
-            "program_table": "ProgramTable TableMove",
+            "program_table": "NO_ROW ProgramTable TableMove TableRow",
             "replay": "replay replay_stages times_of",
             "resident_step": "most_needed resident_step",
             "slack": "replayed_latitudes with_slack",
@@ -41,7 +41,7 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
-    "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "replayed_latitudes", "resident_step",
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
+    "TableRow", "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "replayed_latitudes", "resident_step",
     "resolve_hop", "times_of", "with_slack",
 ]  # fmt: skip

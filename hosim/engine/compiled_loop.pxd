@@ -96,6 +96,7 @@ cdef class Loop(LoopOps):
     cpdef int mark(self) noexcept
     cpdef void plan(self, int count) noexcept
     cdef void await_moves(self, int t) noexcept
+    cpdef void put(self, int k, int t, int source, int target, int channel, int after, long long order, int f, long long high, long long low) noexcept
     cpdef void link(self, int k, int at) noexcept
     cpdef void unlink(self, int k, int at) noexcept
 

@@ -72,7 +72,7 @@ class Decisions:
         self._inspected = getattr(policy, "inspected", None)
         self._cells = table.cells
         self._device: int = self._cells["device"]
-        self._free = list(range(self._cells["planned"], len(table.moves)))
+        self._free = list(range(self._cells["planned"], table.places))
         self._taken: list[int] = []
         self.made: Counter[str] = Counter()
 

@@ -127,6 +127,24 @@ class Loop(LoopOps):
                 self.need_from[u] = self.latest[self.where[i]]
                 self.need_to[u] = self.latest[self.where[i]] + 1
 
+    def put(self, k: int, t: int, source: int, target: int, channel: int, after: int, order: int, f: int, high: int, low: int) -> None:
+        """Put a move in a place, in order; with tensor -1 none. What was there goes."""
+        if self.move_tensor[k] >= 0:
+            self.unlink(k, self.move_after[k] + 1)
+        self.move_tensor[k] = t
+        self.copies[k] = channel >= 0
+        if t < 0:
+            return
+        self.move_source[k] = source
+        self.move_target[k] = target
+        self.move_channel[k] = channel
+        self.move_after[k] = after
+        self.move_order[k] = order
+        self.move_class[k] = f
+        self.move_high[k] = high
+        self.move_low[k] = low
+        self.link(k, after + 1)
+
     def link(self, k: int, at: int) -> None:
         """Let a place issue a move, in order."""
         order = self.move_order[k]

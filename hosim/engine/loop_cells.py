@@ -110,7 +110,7 @@ class LoopCells:
     # -- the plan -------------------------------------------------------------------------------------------------
     move_from: Ints
     copies: Ints = made("moves")
-    move_tensor: Ints = made("moves")
+    move_tensor: Ints = made("moves", -1)
     move_source: Ints = made("moves")
     move_target: Ints = made("moves")
     move_channel: Ints = made("moves")
@@ -189,6 +189,7 @@ class LoopCells:
     op_idle: Longs = made("ops")
     op_cause: Ints = made("ops")
     op_held: Longs = made("ops")
+    op_begun: Longs = made("ops")
     op_over: Longs = made("ops")
     move_begun: Longs = made("moves")
     move_over: Longs = made("moves")

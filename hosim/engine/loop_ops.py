@@ -191,7 +191,7 @@ class LoopOps(LoopTransfers):
             self.done[s] += 1
             self.scalars[1] += 1
             if self.detailed:
-                self.op_over[i] = now
+                self.op_begun[i], self.op_over[i] = self.began[s], now
             self.slowed[s] += now - self.began[s] - self.duration[i]
             there = self.where[i]
             self.held[there] -= self.workspace[i]

@@ -33,6 +33,15 @@ class TableMove(NamedTuple):
     order: int
 
 
+TableRow = tuple[int, int, int, int, int, int, int, int, int]
+"""A :class:`TableMove`, its class of flows and what flows of it."""
+
+_COLUMNS = (*TableMove._fields, "class", "high", "low")
+
+NO_ROW: TableRow = (-1, 0, 0, -1, 0, 0, 0, 0, 0)
+"""What is in a place without a move."""
+
+
 class ProgramTable:
     """The arrays of a graph on a machine, and those of a plan.
 
@@ -47,11 +56,11 @@ class ProgramTable:
         self.graph, self.machine, self.flows, self._class_of = whole.graph, whole.machine, whole.flows, whole.class_of
         self.base = ints(np.concatenate([[0], np.cumsum(room)]))
         planned = self.base[len(room)]
-        self.moves: list[TableMove | None] = [None] * max(1, planned + decisions)
+        self.places = max(1, planned + decisions)
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
         self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": planned, **self._room_cells(budget_bytes)}
-        self.cells |= {"move_from": self.base, "volume": ints(np.arange(len(self.moves)))}
-        numbers = self.cells | {"moves": len(self.moves), "uses": self.cells["use_from"][self.cells["ops"]]}
+        self.cells |= {"move_from": self.base, "volume": ints(np.arange(self.places))}
+        numbers = self.cells | {"moves": self.places, "uses": self.cells["use_from"][self.cells["ops"]]}
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
         if not detailed:
@@ -67,17 +76,12 @@ class ProgramTable:
 
     # -- a plan ------------------------------------------------------------------------------------------------
 
-    def put(self, k: int, move: TableMove | None) -> None:
-        """Put a move in the place ``k``, or take it from there."""
-        before = self.moves[k]
-        if before is not None:
-            self.loop.unlink(k, before.after + 1)
-        self.moves[k] = move
-        if move is None:
-            self.cells["copies"][k] = 0
-            return
-        self.place(k, move)
-        self.loop.link(k, move.after + 1)
+    def row(self, move: TableMove) -> TableRow:
+        """A move as the loop puts it into a place: with its class of flows and, in two limbs, what flows."""
+        t, channel = move.tensor, move.channel
+        if channel < 0:
+            return (*move, 0, 0, 0)
+        return (*move, self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S))
 
     def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as columns.
@@ -103,13 +107,9 @@ class ProgramTable:
     def place(self, k: int, move: TableMove) -> None:
         """Let a move have the place ``k``, whoever issues it."""
         cells = self.cells
-        t, source, target, channel, _, order = move
-        cells["copies"][k] = channel >= 0
-        cells["move_tensor"][k], cells["move_source"][k], cells["move_target"][k] = t, source, target
-        cells["move_channel"][k], cells["move_order"][k] = channel, order
-        if channel >= 0:
-            cells["move_class"][k] = self._class_of[channel][t]
-            self.flow(k, cells["size"][t] * NS_PER_S)
+        cells["copies"][k] = move.channel >= 0
+        for name, number in zip(_COLUMNS, self.row(move), strict=True):
+            cells[f"move_{name}"][k] = number
 
     def flow(self, k: int, volume: int) -> None:
         """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second."""

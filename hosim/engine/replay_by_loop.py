@@ -165,12 +165,7 @@ class _LoopReplay:
 
     def times(self) -> EventTimes:
         """When each op and transfer began and ended; transfers in the order of their ends, then of issue."""
-        cells, machine = self.table.cells, self.base.machine
-        end, start = list(cells["op_over"][: cells["ops"]]), [0] * cells["ops"]
-        for s in range(cells["streams"]):
-            free = 0
-            for i in cells["queue"][cells["queue_from"][s] : cells["queue_from"][s + 1]]:
-                start[i], free = free + cells["op_idle"][i], end[i]
+        cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
         ran = [k for k in range(self.table.base[-1]) if cells["copies"][k] and cells["ended"][k]]
         transfers = []
@@ -178,7 +173,7 @@ class _LoopReplay:
             t, channel = cells["move_tensor"][k], machine.channels[cells["move_channel"][k]].name
             place, size, issue = cells["move_order"][k], cells["size"][t], cells["issued_at"][k]
             transfers.append(Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k]))
-        return EventTimes(tuple(start), tuple(end), tuple(transfers))
+        return EventTimes(tuple(cells["op_begun"][:count]), tuple(cells["op_over"][:count]), tuple(transfers))
 
     def outcome(self) -> result_figures.Outcome:
         """What the loop has counted."""

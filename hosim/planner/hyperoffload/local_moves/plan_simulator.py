@@ -13,7 +13,7 @@ from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
-from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError, one_for_all
+from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, NO_ROW, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError, one_for_all
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.local_moves.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
@@ -64,6 +64,7 @@ class PlanSimulator:
         except UncoveredError:
             self._alike = False
             return
+        self._compiler.table = self._table
         cells = self._table.cells
         self._uses = [cells["user"][a:b] for a, b in zip(cells["user_from"], list(cells["user_from"])[1:], strict=False)]
         for t, users in enumerate(graph.users):
@@ -71,8 +72,8 @@ class PlanSimulator:
                 self._await_writes(t, users)
         self.choices: dict[int, TensorChoice] = {}
         self.cost: SimulatedCost = (self._count + 1, 0, 0)
-        self._moves = {t: self._compiler.moves(t, None) for t in {*graph.initial, *problem.starts_below}}
-        self._table.reset({t: moves.initial for t, moves in self._moves.items()})
+        self._moves = [self._compiler.moves(t, None) for t in range(len(graph.tensors))]
+        self._table.reset({t: moves.initial for t, moves in enumerate(self._moves)})
         self._start = _Snapshot(-1, (), self._table.kept())
         self._snapshots: list[_Snapshot] = []
         self._stalls: list[tuple[int, int, int]] = []
@@ -102,11 +103,11 @@ class PlanSimulator:
     def begin(self, choices: Choices) -> SimulatedCost:
         """Simulate choices from the start, and keep them as the present ones."""
         changes = {t: choices.get(t) for t in {*self.choices, *choices}}
-        before = {t: self._moves.get(t) for t in changes}
+        before = {t: self._moves[t] for t in changes}
         self._put(changes)
         self.choices = dict(choices)
         self._restore(self._start, before)
-        self._keep(self._start, sum([moves.moved_bytes for moves in self._moves.values()]))
+        self._keep(self._start, sum([moves.moved_bytes for moves in self._moves]))
         self.work += self._table.loop.instants
         return self.cost
 
@@ -118,7 +119,7 @@ class PlanSimulator:
     def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
         """The cost of the present choices with these changes; one that is no less than ``limit_ns`` may be found to be just that."""
         self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes)
-        before = {t: self._moves.get(t) for t in changes}
+        before = {t: self._moves[t] for t in changes}
         differ = self._put(changes)
         if not differ:
             return self.cost
@@ -131,10 +132,10 @@ class PlanSimulator:
             loop.recording = 1
             self.work += loop.instants
         for t, moves in before.items():
-            self._change(t, moves or self._compiler.moves(t, None))
+            self._replace(t, moves)
         return found
 
-    def _followed(self, m: int, before: Mapping[int, SimulatedMoves | None], moved: int, limit_ns: int | None) -> SimulatedCost:
+    def _followed(self, m: int, before: Mapping[int, SimulatedMoves], moved: int, limit_ns: int | None) -> SimulatedCost:
         """The cost of a run until its end, or until it goes on as the present one does at some snapshot from number ``m`` on."""
         table, limit = self._table, NEVER if limit_ns is None else limit_ns - 1
         scalars = table.cells["scalars"]
@@ -152,7 +153,7 @@ class PlanSimulator:
 
     def accept(self, changes: Changes) -> SimulatedCost:
         """Take changes over into the present choices."""
-        before = {t: self._moves.get(t) for t in changes}
+        before = {t: self._moves[t] for t in changes}
         differ = self._put(changes)
         for t, choice in changes.items():
             if choice is None:
@@ -165,9 +166,9 @@ class PlanSimulator:
             self._keep(origin, self._moved(before))
         return self.cost
 
-    def _moved(self, before: Mapping[int, SimulatedMoves | None]) -> int:
+    def _moved(self, before: Mapping[int, SimulatedMoves]) -> int:
         """The bytes that the present choices move, where those of some tensors were others."""
-        return self.cost[2] + sum([self._moves[t].moved_bytes - (old.moved_bytes if old else 0) for t, old in before.items()])
+        return self.cost[2] + sum([self._moves[t].moved_bytes - old.moved_bytes for t, old in before.items()])
 
     def stalls(self) -> list[tuple[int, int, int]]:
         """The waits of ops in the present run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops).
@@ -186,39 +187,49 @@ class PlanSimulator:
 
     def _put(self, changes: Changes) -> set[int]:
         """Put choices into the table: the ops from whose ends on something is different, -1 for time 0."""
-        return {i for t, choice in changes.items() for i in self._change(t, self._compiler.moves(t, choice))}
+        differ: set[int] = set()
+        for t, choice in changes.items():
+            new = self._compiler.moves(t, choice)
+            old = self._moves[t]
+            if old is not new:
+                differ.update(self._differing(t, old, new))
+                self._replace(t, new)
+        return differ
 
-    def _change(self, t: int, new: SimulatedMoves) -> list[int]:
-        """Put a tensor's moves into the table; the ops from whose ends on something is different."""
-        old = self._moves.get(t) or self._compiler.moves(t, None)
-        self._moves[t] = new
+    def _replace(self, t: int, new: SimulatedMoves) -> None:
+        """Put a tensor's moves into the table in place of those that it has."""
+        old, base, put = self._moves[t], self._table.base[t], self._table.loop.put
         if old is new:
-            return []
+            return
+        self._moves[t] = new
+        for k, row in new.moves.items():
+            if old.moves.get(k) != row:
+                put(base + k, *row)
+        for k in old.moves:
+            if k not in new.moves:
+                put(base + k, *NO_ROW)
+        if old.awaited != new.awaited:
+            cells = self._table.cells
+            for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
+                if before != after:
+                    u = self._uses[t][number]
+                    cells["need_from"][u], cells["need_to"][u] = (base + after, base + after + 1) if after >= 0 else (0, 0)
+
+    def _differing(self, t: int, old: SimulatedMoves, new: SimulatedMoves) -> list[int]:
+        """The ops from whose ends on something is different; on several streams also those before ops that wait for something else."""
         differ: list[int] = []
-        table, base = self._table, self._table.base[t]
-        for k in {*old.moves, *new.moves}:
+        for k in old.moves.keys() | new.moves.keys():
             before, after = old.moves.get(k), new.moves.get(k)
             if before != after:
-                differ += [move.after for move in (before, after) if move is not None]
-                table.put(base + k, after)
+                differ += [row[4] for row in (before, after) if row is not None]
                 if self._several:
                     differ += self._before(self._writer_after(t, k))
         if old.initial != new.initial:
             differ.append(AT_START)
-        if old.awaited != new.awaited:
-            differ += self._await(t, old, new)
-        return differ
-
-    def _await(self, t: int, old: SimulatedMoves, new: SimulatedMoves) -> list[int]:
-        """What uses wait for; on several streams, the ops before those that wait for something else."""
-        cells, base, differ = self._table.cells, self._table.base[t], []
-        for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
-            if before == after:
-                continue
-            u = self._uses[t][number]
-            cells["need_from"][u], cells["need_to"][u] = (base + after, base + after + 1) if after >= 0 else (0, 0)
-            if self._several:
-                differ += self._before(cells["use_op"][u])
+        if self._several and old.awaited != new.awaited:
+            for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
+                if before != after:
+                    differ += self._before(self._table.cells["use_op"][self._uses[t][number]])
         return differ
 
     def _writer_after(self, t: int, k: int) -> int:
@@ -251,7 +262,7 @@ class PlanSimulator:
 
     # -- runs --------------------------------------------------------------------------------------------------
 
-    def _restore(self, origin: _Snapshot, before: Mapping[int, SimulatedMoves | None]) -> bool:
+    def _restore(self, origin: _Snapshot, before: Mapping[int, SimulatedMoves]) -> bool:
         """The state of a snapshot, with the moves as they are now where they were others; whether it fits."""
         table, loop = self._table, self._table.loop
         table.put_back(origin.state)
@@ -260,7 +271,7 @@ class PlanSimulator:
             return True
         for t, old in before.items():
             new = self._moves[t]
-            if old is None or old.initial != new.initial:
+            if old.initial != new.initial:
                 table.start(t, new.initial)
         loop.begin()
         return table.fits

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosim.cache_plan import DETACH
-from hosim.engine import TableMove, UncoveredError
+from hosim.engine import ProgramTable, TableMove, TableRow, UncoveredError
 from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, initial_tiers, place
 
 MOVES = 4
@@ -20,10 +20,10 @@ MOVES = 4
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMoves:
-    """One tensor's moves: the positions of its tiers at time 0, its moves by place, for each reading use the place it waits for, or -1."""
+    """One tensor's moves: the positions of its tiers at time 0, its rows by place, for each reading use the place it waits for, or -1."""
 
     initial: tuple[int, ...]
-    moves: dict[int, TableMove]
+    moves: dict[int, TableRow]
     awaited: tuple[tuple[int, int], ...]
     moved_bytes: int
 
@@ -45,6 +45,8 @@ class MoveCompiler:
         self.room = [MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
         self._initial = set(graph.initial)
+        self.table: ProgramTable | None = None
+        """The table that the rows are for."""
 
     def moves(self, t: int, choice: TensorChoice | None) -> SimulatedMoves:
         """The moves of a tensor with this choice; of one without, where it starts and stays."""
@@ -64,14 +66,15 @@ class MoveCompiler:
             return SimulatedMoves(tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0)
         start = initial_tiers(problem, t, choice)
         moves = self._placed(t, choice)
-        copied = problem.graph.tensors[t].size_bytes * sum([move.channel >= 0 for move in moves.values()])
+        copied = problem.graph.tensors[t].size_bytes * sum([row[3] >= 0 for row in moves.values()])
         return SimulatedMoves(tuple([self.tier[tier] for tier in start]), moves, self._awaited(t, moves), copied)
 
-    def _placed(self, t: int, choice: TensorChoice) -> dict[int, TableMove]:
+    def _placed(self, t: int, choice: TensorChoice) -> dict[int, TableRow]:
         """The moves of a tensor, by place from the first of its places on."""
         problem, users = self.problem, self.problem.graph.users[t]
         reach = 4 * len(problem.graph.ops) + 8
-        moves: dict[int, TableMove] = {}
+        assert self.table is not None
+        moves: dict[int, TableRow] = {}
         between = [0] * (len(users) + 1)
         for after, rank, turn, _, op in sorted(place(problem, t, choice), key=lambda placed: placed[:3]):
             window = bisect_right(users, after)
@@ -86,13 +89,13 @@ class MoveCompiler:
             else:
                 assert op.destination is not None
                 move = TableMove(t, source, self.tier[op.destination], self._channel[op.source, op.destination], after, order)
-            moves[MOVES * window + number] = move
+            moves[MOVES * window + number] = self.table.row(move)
         return moves
 
-    def _awaited(self, t: int, moves: dict[int, TableMove]) -> tuple[tuple[int, int], ...]:
+    def _awaited(self, t: int, moves: dict[int, TableRow]) -> tuple[tuple[int, int], ...]:
         graph = self.problem.graph
         device = self.tier[self.problem.hardware.device_tier]
-        arriving = [(move.after, k) for k, move in moves.items() if move.target == device]
+        arriving = [(row[4], k) for k, row in moves.items() if row[2] == device]
         awaited = []
         for number, i in enumerate(graph.users[t]):
             if t not in graph.ops[i].writes:
