@@ -17,13 +17,19 @@ from test_naive_without_dma import without_dma
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 from hosim.result import LOOP, REFERENCE
 
+TOY = Hardware(
+    "toy",
+    (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11)),
+    (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+    Compute({}),
+)
 JITTERS = st.sampled_from((None, Jitter(3, 0.3, 0.2)))
 
 
@@ -148,3 +154,27 @@ def test_a_timeline_is_the_references(record: bool) -> None:
     from long_chain import MACHINE, chain_and_branches
 
     assert replay(chain_and_branches(8, 1), MACHINE, record=record).engine == (REFERENCE if record else LOOP)
+
+
+@pytest.mark.parametrize("engine", [LOOP, REFERENCE])
+def test_ops_wait_for_other_streams(engine: str) -> None:
+    """``a`` reads what ``b`` then changes: 0 to 100 and 100 to 150 ns. ``c`` comes after ``b`` by name alone: 150 to 160 ns."""
+    b = GraphBuilder("three ops on two streams")
+    b.tensor("w", 4, "parameter")
+    b.op("a", "matmul", inputs=["w"], duration_ns=100)
+    b.op("b", "matmul", mutates=["w"], stream="side", duration_ns=50)
+    b.op("c", "matmul", deps=["b"], duration_ns=10)
+    result = replay(Plan(b.build()), TOY, engine=engine)
+    assert result.makespan_ns == 160
+    assert result.stall_ns["dependency"] == 50
+
+
+@pytest.mark.parametrize(("place", "tensor", "after"), [("tensor", 1, -1), ("tensor", -1, -1), ("after", 0, 1), ("after", 0, -2)])
+def test_positions_that_a_plan_does_not_have(place: str, tensor: int, after: int) -> None:
+    b = GraphBuilder("one op")
+    b.tensor("w", 4, "parameter", home="ddr")
+    b.op("f", "matmul", inputs=["w"], duration_ns=10)
+    with pytest.raises(PlanError, match=rf"cache_ops\[0\]\.{place}: expected"):
+        replay(Plan(b.build(), cache_ops=(CacheOp("prefetch", tensor, "ddr", "hbm", after),)), TOY)
+    with pytest.raises(PlanError, match="initial: expected"):
+        replay(Plan(b.build(), initial={1: ("ddr",)}), TOY)
