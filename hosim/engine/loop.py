@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.engine.loop_cells import FREE, WRITES
+from hosim.engine.loop_cells import FREE, NOWHERE, WRITES
 from hosim.engine.loop_ops import LoopOps
 
 
@@ -128,17 +128,17 @@ class Loop(LoopOps):
                 self.need_to[u] = self.latest[self.where[i]] + 1
 
     def put(self, k: int, t: int, source: int, target: int, channel: int, after: int, order: int, f: int, high: int, low: int) -> None:
-        """Put a move in a place, in order; with tensor -1 none. What was there goes."""
-        if self.move_tensor[k] >= 0:
+        """Put a move in a place, in order; one that is issued after ``NOWHERE`` is none. What was there goes."""
+        if self.move_after[k] != NOWHERE:
             self.unlink(k, self.move_after[k] + 1)
-        self.move_tensor[k] = t
+        self.move_after[k] = after
         self.copies[k] = channel >= 0
-        if t < 0:
-            return
+        if after == NOWHERE:
+            return  # its tensor stays: the last run may have it under way
+        self.move_tensor[k] = t
         self.move_source[k] = source
         self.move_target[k] = target
         self.move_channel[k] = channel
-        self.move_after[k] = after
         self.move_order[k] = order
         self.move_class[k] = f
         self.move_high[k] = high

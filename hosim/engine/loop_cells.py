@@ -20,6 +20,8 @@ from hosim.engine.loop_arrays import Flags, Int, Ints, Longs, made, state
 SOURCE = ""
 """Of the extension: the hash of the source from which it was compiled."""
 
+NOWHERE = -2
+"""After which op a move is issued that is not there."""
 NEVER = 1 << 62
 """Later than anything, in nanoseconds; also the place of the upper limb of a number of two."""
 
@@ -110,12 +112,12 @@ class LoopCells:
     # -- the plan -------------------------------------------------------------------------------------------------
     move_from: Ints
     copies: Ints = made("moves")
-    move_tensor: Ints = made("moves", -1)
+    move_tensor: Ints = made("moves")
     move_source: Ints = made("moves")
     move_target: Ints = made("moves")
     move_channel: Ints = made("moves")
     move_class: Ints = made("moves")
-    move_after: Ints = made("moves")
+    move_after: Ints = made("moves", NOWHERE)
     move_arrives: Ints = made("moves")
     move_order: Longs = made("moves")
     move_high: Longs = made("moves")

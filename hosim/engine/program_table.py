@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
-from hosim.engine.loop_cells import RATES, SPEED, LoopCells
+from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 7
@@ -38,7 +38,7 @@ TableRow = tuple[int, int, int, int, int, int, int, int, int]
 
 _COLUMNS = (*TableMove._fields, "class", "high", "low")
 
-NO_ROW: TableRow = (-1, 0, 0, -1, 0, 0, 0, 0, 0)
+NO_ROW: TableRow = (0, 0, 0, -1, NOWHERE, 0, 0, 0, 0)
 """What is in a place without a move."""
 
 
