@@ -21,8 +21,9 @@ from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_f
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
-_OWN: Sequence[Arm] = (spreading, sweeping(), fitting, refining, placing, holding_less, drawing, saving_traffic)
-"""The arms of each graph."""
+_OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
+_LATER: Sequence[Arm] = (placing, holding_less, drawing, saving_traffic)
+"""The arms of each graph, those before local search and those after it."""
 
 
 def plan(
@@ -64,8 +65,8 @@ def search(
     """
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
-    own = (sweeping(placement), fitting) if placement is not None else _OWN
-    run.run(arms, own, needed, effort)
+    ruled = placement is not None
+    run.run(arms, (sweeping(placement), fitting) if ruled else _OF_EACH, () if ruled else _LATER, needed, effort)
     if run.best is None or run.best.outcome.cost.infeasible:
         raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
     return _judged(run.best, run.tried)

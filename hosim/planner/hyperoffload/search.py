@@ -32,13 +32,13 @@ from hosim.planner.hyperoffload.tensor_choices import (
     with_gaps_between_neighbours,
 )
 
-_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 25_000, 5_000_000, 700
+_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
-_FIRST = 4
+_FIRST = 2
 """Blocks that it takes to say what may become of a plan."""
-_HOPED, _FORGET = 0.001, 0.8
+_HOPED, _FORGET = 0.002, 0.7
 """What an arm is taken to gain before it has done anything, in a block; and what counts of all that it did before its last step."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
@@ -132,15 +132,15 @@ class _Arm:
 class _Bringing(_Arm):
     """An arm that brings plans of its own; what it says about its next step is what that promises."""
 
-    def __init__(self, search: Search, arm: Arm, question: Question) -> None:
+    def __init__(self, search: Search, arm: Arm, question: Question, bound: bool = True) -> None:
         super().__init__(search)
-        self._question = question
+        self._question, self._bound = question, bound
         self._steps = arm(search, question)
         self._said: float | None = None
 
     @property
     def least_ns(self) -> int:
-        return self._question.least_ns
+        return self._question.least_ns if self._bound else 0
 
     def promised_ns(self, work: int) -> float:
         if self._said is None:
@@ -278,25 +278,27 @@ class Search:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
+    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
         """Take one step after the other, until nothing pays any more or the work is done.
 
-        ``arms`` are for the graph as it is, those ``of_each`` for it and for every variant that has the best plan. In the end come the
-        steps left of arms that are ``needed``.
+        ``arms`` are for the graph as it is and what may become of it, those ``of_each`` for it and for every variant that has the best plan; so are those for
+        ``later``, which come after local search where as much is expected of them. In the end come the steps left of what is ``needed``.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        bringing = [*[_Bringing(self, arm, self.plain) for arm in arms], *last, *[_Bringing(self, arm, self.plain) for arm in of_each]]
-        asked, limit = [self.plain], int(effort * self.whole)
+        first = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
+        behind: list[_Arm] = []
+        asked, limit = [], int(effort * self.whole)
         while not self.done:
-            if self.best is not None and self.best.question not in asked:
-                asked.append(self.best.question)
-                bringing += [_Bringing(self, arm, self.best.question) for arm in of_each]
-            arms_left: list[_Arm] = [*bringing, *self.pool]
-            arm = min(arms_left, key=lambda arm: arm.promised_ns(self.whole), default=None)
+            question = self.plain if self.best is None else self.best.question
+            if question not in asked:
+                asked.append(question)
+                first += [_Bringing(self, arm, question) for arm in of_each]
+                behind += [_Bringing(self, arm, question) for arm in later]
+            arm = min([*first, *self.pool, *behind], key=lambda arm: arm.promised_ns(self.whole), default=None)
             if arm is None or not self._pays(arm, limit - self.work.done):
                 break
             if not arm.step():
-                bringing = [other for other in bringing if other is not arm]
+                first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
                 self.pool = [other for other in self.pool if other is not arm]
         for arm in last:
             while not self.done and self._may_gain(arm) and arm.step():

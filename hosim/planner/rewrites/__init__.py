@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hosim.planner.rewrites.processor_choice import groups_of
     from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
     from hosim.planner.rewrites.reorder import eager, reorder
-    from hosim.planner.rewrites.variants import RECIPES, Variants
+    from hosim.planner.rewrites.variants import Variants
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -20,11 +20,11 @@ else:
             "processor_choice": "groups_of",
             "recompute": "Candidate apply candidates cheapest recomputes segments",
             "reorder": "eager reorder",
-            "variants": "RECIPES Variants",
+            "variants": "Variants",
         },
     )
 
 __all__ = [
-    "RECIPES", "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "recomputes", "reorder",
+    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "recomputes", "reorder",
     "rewriting", "segments", "updated_in_place",
 ]  # fmt: skip

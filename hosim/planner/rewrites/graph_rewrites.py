@@ -8,7 +8,7 @@ made again in less time, these are dropped in turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import sqrt
 
@@ -20,7 +20,7 @@ from hosim.planner.hyperoffload.tensor_choices import analyse, check_floor
 from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
-from hosim.planner.rewrites.variants import Variant, Variants
+from hosim.planner.rewrites.variants import LIKELY, OTHERS, Variant, Variants
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
@@ -52,8 +52,8 @@ class _Rewrites:
         """Weigh the variants of one order after the other, and sweep the most promising one of all so far."""
         if not (reorder or self._recompute) or len(self._graph.ops) > MOST_OPS or not self._plain.excess_bytes:
             return
-        orders = _orders(self._search, self._graph, reorder)
-        more = self._weighed(next(orders, None))
+        weighing = self._weighed(reorder)
+        more = next(weighing, False)
         while True:
             self._note(self._instead())
             worth = [(self._estimate_ns(best), k, best) for k, best in enumerate(self._best_of_orders())]
@@ -69,19 +69,25 @@ class _Rewrites:
                     check_floor(question.problem, self._search.budget_bytes)
                     swept(self._search, question, stretched(question))
             else:
-                more = self._weighed(next(orders, None))
+                more = next(weighing, False)
 
-    def _weighed(self, ordered: Graph | None) -> bool:
-        """Weigh the variants in one more order of the ops; says whether there was one."""
-        if ordered is None:
-            return False
-        edits = Edits(self._graph) if ordered is self._graph else Edits(self._graph, tuple([op.name for op in ordered.ops]))
-        problem = analyse(ordered, self._search.hardware)
-        order = Variants(problem, edits, candidates(problem) if self._recompute else (), self._search.budget_bytes)
-        self._orders[edits.order] = order
-        found = list(order.proposed())
-        self._note([*found, order.improved_by_groups(min(found, key=lambda variant: variant.expected_ns))])
-        self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * len(order.known)
+    def _weighed(self, reorder: bool) -> Iterator[bool]:
+        """Weigh variants, the likely ones of each order of the ops first."""
+        orders = []
+        for ordered in _orders(self._search, self._graph, reorder):
+            edits = Edits(self._graph) if ordered is self._graph else Edits(self._graph, tuple([op.name for op in ordered.ops]))
+            problem = analyse(ordered, self._search.hardware)
+            order = Variants(problem, edits, candidates(problem) if self._recompute else (), self._search.budget_bytes)
+            self._orders[edits.order] = order
+            orders.append(order)
+            yield self._noted(order, lambda order: order.proposed(LIKELY))
+        for order in orders if self._recompute else ():
+            yield self._noted(order, lambda order: [*order.proposed(OTHERS), order.improved()])
+
+    def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> bool:
+        known = len(order.known)
+        self._note(weigh(order))
+        self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * (len(order.known) - known)
         return True
 
     def _note(self, variants: Iterable[Variant]) -> None:
@@ -114,7 +120,7 @@ class _Rewrites:
             return least_ns if least_ns < _WORTH * plain_ns else None
         best_ns, here = best.outcome.cost.makespan_ns, self._known.get(_key(best.question.edits or self._plain.edits))
         promised_ns = least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
-        return None if more and promised_ns >= best_ns else promised_ns
+        return None if more and promised_ns >= _WORTH * best_ns else promised_ns
 
     def _instead(self) -> Iterable[Variant]:
         """Variants that run again what the best plan moves."""

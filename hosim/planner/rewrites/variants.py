@@ -8,7 +8,7 @@ adding or taking away tensors that are alike, as the layers of a network are (se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -28,7 +28,8 @@ Recipe = float | tuple[int, int]
 """A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so many segments, of which so many last
 ones stay as they are."""
 
-RECIPES: tuple[Recipe, ...] = (1.0, 0.95, 0.85, (2, 1), (4, 1), (8, 1), (8, 2), (12, 2), (16, 2), (16, 8), (24, 2), (32, 2), (64, 32))
+LIKELY: tuple[Recipe, ...] = (1.0, (8, 1), (12, 2), (16, 2), (24, 2))
+OTHERS: tuple[Recipe, ...] = (0.95, 0.85, (2, 1), (4, 1), (8, 2), (16, 8), (32, 2), (64, 32))
 """Parts of the budget below 1 leave room for what chains hold while they run. The last segments are needed again so soon that it seldom
 helps to drop them, and it helps to drop the first ones alone where little is above the budget."""
 _SHARES = (0.1, 0.25, 0.5, 1.0)
@@ -134,15 +135,17 @@ class Variants:
         """The variants weighed so far."""
         return self._known.values()
 
-    def proposed(self) -> Iterator[Variant]:
-        """The variants without drops and by recipes; on small graphs the best two of these improved drop by drop, too."""
-        yield self(frozenset())
-        static = [self.by(recipe) for recipe in RECIPES if isinstance(recipe, float) or recipe[0] <= len(self.recomputable)]
-        if self.recomputable:
-            yield from static
+    def proposed(self, recipes: Iterable[Recipe]) -> list[Variant]:
+        """The variants without drops and by recipes."""
+        fitting = [recipe for recipe in recipes if isinstance(recipe, float) or recipe[0] <= len(self.recomputable)]
+        return [self(frozenset()), *[self.by(recipe) for recipe in fitting if self.recomputable]]
+
+    def improved(self) -> Variant:
+        """The variant of which the least is expected, of those weighed so far, improved by groups; on small graphs by single drops first."""
+        best = min(self.known, key=lambda variant: (variant.expected_ns, variant.again_ns))
         if len(self.problem.graph.ops) <= SMALL and self.recomputable:
-            for start in sorted(static, key=lambda variant: variant.weight)[:2]:
-                yield self._improved(start)
+            best = self._improved(min(self.known, key=lambda variant: variant.weight))
+        return self.improved_by_groups(best) if self.recomputable else best
 
     def improved_by_groups(self, best: Variant) -> Variant:
         """``best`` with groups of candidates that are alike added or taken away, whole and then by halves, while less time is expected."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.costmodel.transfers import alone_ns
 from hosim.errors import InfeasibleError
@@ -23,8 +22,6 @@ _PREFETCHING, _FAULTING = frozenset({"lookahead", "unified_memory"}), frozenset(
 
 _KEEPING = frozenset({"keep_first", "belady"})
 """Policies whose tensors start where :func:`hosim.schedule.steady_start.kept_from_the_start` says; those of other runtimes as above."""
-
-_MISSING_FROM_HOME = (_PREFETCHING | _FAULTING) - _KEEPING
 
 _FORESEEING = frozenset({"belady"})
 """Runtimes that know what comes. What they decide is a good plan without the inspections, too."""
@@ -57,10 +54,6 @@ class PolicyFloors:
             return max(forced, faulting_ns(self._graph, self._hardware, initial, inspect_ns))
         return 0
 
-    def bound_ns(self, policy: str) -> int:
-        """Of any plan that starts as those of a policy do; 0 where no more is known of it. It takes a linear program."""
-        return self._bound_ns_at_home if policy in AT_HOME_IF_THEY_FIT or policy in _MISSING_FROM_HOME else 0
-
     @cached_property
     def _at_home(self) -> Starts:
         return starts(self._graph, self._hardware, self._budget_bytes, self._placement)
@@ -76,13 +69,6 @@ class PolicyFloors:
     @cached_property
     def _forced_ns_kept(self) -> int:
         return forced_ns(self._graph, self._hardware, self._kept)
-
-    @cached_property
-    def _bound_ns_at_home(self) -> int:
-        """Runtimes need not put back what they move, so the bound is that of plans that do not."""
-        graph, hardware = self._graph, self._hardware
-        initial = {t: self._at_home.get(t, (graph.tensors[t].home or hardware.device_tier,)) for t in graph.initial}
-        return lower_bound_ns(graph, op_durations(graph, hardware), hardware, initial, self._budget_bytes, repeats=False)
 
 
 def forced_ns(graph: Graph, hardware: Hardware, initial: Starts) -> int:

@@ -30,27 +30,15 @@ _BY_NAME = {policy.name: policy for policy in RULES_OF_THUMB}
 RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "layerwise", "belady", "distance")
 """Policies whose plans are tried."""
 
-IF_TRAINING: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("layerwise", {"kinds": "optimizer_state"}),
-    ("layerwise", {"kinds": "parameter/expert/optimizer_state"}),
-    ("static_split", {"states": 0.0}),
-)
-"""Settings that plan as the defaults of rivals do where there are no optimizer states; where there are some, they are tried."""
-
 AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 """Policies that decide while they run without knowing what comes: tried where they may take less time than the plan in hand."""
 
 MOST_OPS = 20_000
 """Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
 
-BOUNDED = 2_000
-"""On graphs of more ops than that the lower bound on plans that start as a policy's do is asked, too: it takes less than the policy."""
-
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
-_NEAR = 1.1
-"""Local search may begin from the plan of another policy that takes less than so many times the best one's time."""
 _OF_A_RIVAL = 100
 """The work of another policy's plan for each op."""
 
@@ -73,7 +61,7 @@ def _asked(search: Search, question: Question, placement: str | None) -> Iterato
         if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
             outcome = question.evaluate.plan(replace(plan, policy=search.policy))
             search.offer(Found(outcome, question, RIVAL, None, name))
-            if placement is None and outcome.cost.makespan_ns < _NEAR * (to_beat_ns() or 0):
+            if placement is None and search.best is not None and search.best.outcome is outcome:
                 search.offer(Found(question.evaluate(choices_of(question.problem, plan)), question, LOCAL_SEARCH))
         yield
 
@@ -90,13 +78,11 @@ def static_rivals(
     rule = None if placement is None else read_placement(placement, hardware)
     floors, count = PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
-    if count <= MOST_OPS and any(tensor.kind == "optimizer_state" for tensor in graph.tensors):
-        choices += IF_TRAINING
     if placement is None and count <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
         choices += IF_TIERS
     for name, settings in choices:
         least = to_beat()
-        if least is not None and _loses(floors, name, least, count):
+        if least is not None and floors.ns(name) > least:
             if not settings:
                 yield name, None
             continue
@@ -109,15 +95,9 @@ def static_rivals(
             yield ":".join([name, *(f"{key}={value}" for key, value in settings.items())]), static
     for name in AT_RUNTIME:
         least = to_beat()
-        plans = (
-            [] if least is not None and _loses(floors, name, least, count) else _of_policy(graph, hardware, budget_bytes, name, placement)
-        )
+        loses = least is not None and floors.ns(name) > least
+        plans = [] if loses else _of_policy(graph, hardware, budget_bytes, name, placement)
         yield name, next((_static(plan, hardware, budget_bytes, least) for plan in plans), None)
-
-
-def _loses(floors: PolicyFloors, name: str, to_beat_ns: int, count: int) -> bool:
-    """Whether a policy takes longer than so many nanoseconds whatever it decides, as far as can be seen at the price of a few replays."""
-    return floors.ns(name) > to_beat_ns or (count > BOUNDED and floors.bound_ns(name) > to_beat_ns)
 
 
 def _static(plan: Plan, hardware: Hardware, budget_bytes: int, to_beat_ns: int | None) -> Plan | None:

@@ -40,7 +40,7 @@ def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
         gone = [c.after for c in listed if c.op == DETACH and c.after > used]
         if several and gone and used not in choice.away:
             choice = choice.with_leave(used, gone[-1])
-        if choice.away or start == BELOW:
+        if choice.away or start == BELOW or t in problem.starts_below:  # what lives below is put back there
             found[t] = choice
     return _in_turn(found, plan, open_gaps)
 
