@@ -41,7 +41,7 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove",
-    "TableRow", "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages", "replayed_latitudes", "resident_step",
-    "resolve_hop", "times_of", "with_slack",
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable",
+    "TableMove", "TableRow", "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages",
+    "replayed_latitudes", "resident_step", "resolve_hop", "times_of", "with_slack",
 ]  # fmt: skip

@@ -45,7 +45,7 @@ _SHARE = 5e-4
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
 _ANALYSED, _BOUNDED = 30, 90
-"""The work of looking at an op or a gap of a graph, and for each op of a bound. All work is in units of about 0.4 microseconds, an instant of a simulation."""
+"""The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`Work`."""
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
 
@@ -73,7 +73,7 @@ class Question:
         return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
 
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
-        """What judges the choices of local searches on this graph; what a judge counts beside bytes leaves them no more than ``outcome``."""
+        """What judges the choices of local searches; what a judge counts beside bytes leaves them no more room than ``outcome`` has."""
         if self._simulator is None:
             several, within = len(self.problem.graph.streams) > 1, self.evaluate.budget_bytes
             if self.evaluate.judge is not replay and not outcome.cost.infeasible:
@@ -203,7 +203,10 @@ def _unlike(one: Found, other: Found) -> bool:
 
 
 class Search:
-    """Plans of a graph within a budget: ``best`` is the best so far, ``work`` what was done, ``tried`` names what was planned for besides."""
+    """Plans of a graph within a budget.
+
+    ``best`` is the best so far, ``work`` what was done, ``tried`` names what was planned for besides.
+    """
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
         self.hardware, self.budget_bytes, self.policy, self.judge = hardware, budget_bytes, policy, judge
@@ -281,11 +284,12 @@ class Search:
     def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
         """Take one step after the other, until nothing pays any more or the work is done.
 
-        ``arms`` are for the graph as it is and what may become of it, those ``of_each`` for it and for every variant that has the best plan; so are those for
-        ``later``, which come after local search where as much is expected of them. In the end come the steps left of what is ``needed``.
+        ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and for every variant that has the best
+        plan, and so are those for ``later``, which come after local search where as much is expected of them. In the end come the steps
+        left of what is ``needed``.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        first = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
+        first: list[_Arm] = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
         behind: list[_Arm] = []
         asked, limit = [], int(effort * self.whole)
         while not self.done:

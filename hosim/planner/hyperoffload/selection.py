@@ -35,8 +35,8 @@ _LOOK = 2
 class Selection:
     """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
 
-    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how often a gap was. ``problem``, ``budget_bytes`` and ``weights`` are what was
-    asked for.
+    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how often a gap was. ``problem``,
+    ``budget_bytes`` and ``weights`` are what was asked for.
     """
 
     choices: Choices

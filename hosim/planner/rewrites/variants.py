@@ -141,7 +141,7 @@ class Variants:
         return [self(frozenset()), *[self.by(recipe) for recipe in fitting if self.recomputable]]
 
     def improved(self) -> Variant:
-        """The variant of which the least is expected, of those weighed so far, improved by groups; on small graphs by single drops first."""
+        """The variant of which the least is expected so far, improved by groups; on small graphs by single drops first."""
         best = min(self.known, key=lambda variant: (variant.expected_ns, variant.again_ns))
         if len(self.problem.graph.ops) <= SMALL and self.recomputable:
             best = self._improved(min(self.known, key=lambda variant: variant.weight))

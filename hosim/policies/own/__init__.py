@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hosim.policies.own.llama_cpp import layer_of_ops, layers_with_experts
     from hosim.policies.own.on_demand import LeastRecentlyUsed
     from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
-    from hosim.policies.own.rivals import AT_RUNTIME, RIVALS, SETTINGS, static_rivals
+    from hosim.policies.own.rivals import AT_RUNTIME, RIVALS, static_rivals
     from hosim.policies.own.unified_memory import FirstArrived, MemoryBlocks
 else:
     __getattr__, __dir__ = lazy_names(
@@ -27,13 +27,13 @@ else:
             "llama_cpp": "layer_of_ops layers_with_experts",
             "on_demand": "LeastRecentlyUsed",
             "policy_floors": "AT_HOME_IF_THEY_FIT PolicyFloors forced_ns",
-            "rivals": "AT_RUNTIME RIVALS SETTINGS static_rivals",
+            "rivals": "AT_RUNTIME RIVALS static_rivals",
             "unified_memory": "FirstArrived MemoryBlocks",
         },
     )
 
 __all__ = [
-    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "SETTINGS", "WEIGHTS", "Deciding", "FarthestNextUse", "FetchedThenLast",
+    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse", "FetchedThenLast",
     "FirstArrived", "LeastRecentlyUsed", "MemoryBlocks", "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of",
     "layers_with_experts", "plan", "static_rivals", "visits",
 ]  # fmt: skip

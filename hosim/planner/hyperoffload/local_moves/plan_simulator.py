@@ -227,8 +227,8 @@ class PlanSimulator:
         if old.initial != new.initial:
             differ.append(AT_START)
         if self._several and old.awaited != new.awaited:
-            for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
-                if before != after:
+            for (number, then), (_, now) in zip(old.awaited, new.awaited, strict=True):
+                if then != now:
                     differ += self._before(self._table.cells["use_op"][self._uses[t][number]])
         return differ
 

@@ -54,7 +54,8 @@ else:
     )
 
 __all__ = [
-    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge", "PlanCost", "Problem", "TensorChoice", "Work",
-    "analyse", "check_floor", "choices_of", "everything", "gaps_by_tensor", "initial_tiers", "insert", "least_size_that_counts",
-    "left_rates", "moved_bytes", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
+    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge", "PlanCost", "Problem",
+    "TensorChoice", "Work", "analyse", "check_floor", "choices_of", "everything", "gaps_by_tensor", "initial_tiers", "insert",
+    "least_size_that_counts", "left_rates", "moved_bytes", "of_another", "place", "plan_cost", "timelines", "unhindered",
+    "with_gaps_between_neighbours",
 ]  # fmt: skip

@@ -90,7 +90,6 @@ class Evaluator:
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         return self._seen[key]
 
-
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
         self.work.done += _OF_A_RECORD * len(outcome.plan.graph.ops)
