@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
     from hosim.planner.hyperoffload.observed import ObservedTransfer
     from hosim.planner.hyperoffload.pipeline import plan, search
-    from hosim.planner.hyperoffload.search import Arm, Found, Question, Search
+    from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import select
     from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
 else:
@@ -42,7 +42,7 @@ else:
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL",
             "observed": "ObservedTransfer",
             "pipeline": "plan search",
-            "search": "Arm Found Question Search",
+            "search": "Arm Found PlannedGraph Search",
             "selection": "select",
             "soonest_end": "moving_ns soonest_end_ns",
         },
@@ -69,7 +69,7 @@ __all__ = [
     "Judgement",
     "Line",
     "ObservedTransfer",
-    "Question",
+    "PlannedGraph",
     "Region",
     "Search",
     "Weights",

@@ -11,7 +11,7 @@ from hosim.planner.hyperoffload.choice_passes import advance, assigned_tiers, ev
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
-from hosim.planner.hyperoffload.search import Arm, Found, Question, Search
+from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
@@ -30,7 +30,7 @@ _OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
 """The work of judging one gap in a sweep, and of a spread for each op."""
 
 
-def swept(search: Search, question: Question, weights: Weights, part: float = 1.0) -> bool:
+def swept(search: Search, question: PlannedGraph, weights: Weights, part: float = 1.0) -> bool:
     """Offer what a sweep within a part of the budget finds, with late and with early returns; says whether that is the best so far.
 
     The same sweep is made once.
@@ -42,7 +42,7 @@ def swept(search: Search, question: Question, weights: Weights, part: float = 1.
     return _sweep(search, question, select(question.problem, budget, weights))
 
 
-def _sweep(search: Search, question: Question, selection: Selection) -> bool:
+def _sweep(search: Search, question: PlannedGraph, selection: Selection) -> bool:
     before = search.best
     search.work.done += _OF_A_JUDGEMENT * selection.judged
     search.note_full(selection.full)
@@ -56,7 +56,7 @@ def _sweep(search: Search, question: Question, selection: Selection) -> bool:
 def sweeping(placement: Placement | None = None) -> Arm:
     """Sweeps on the unhindered step, stretched until transfers fit in it."""
 
-    def steps(search: Search, question: Question) -> Iterator[None]:
+    def steps(search: Search, question: PlannedGraph) -> Iterator[None]:
         for slow, other in _SLOW:
             swept(search, question, stretched(question, slow, placement))
             swept(search, question, stretched(question, other, placement))
@@ -65,12 +65,12 @@ def sweeping(placement: Placement | None = None) -> Arm:
     return steps
 
 
-def stretched(question: Question, slow: float = 1.0, placement: Placement | None = None) -> Weights:
+def stretched(question: PlannedGraph, slow: float = 1.0, placement: Placement | None = None) -> Weights:
     """Weights for a step that takes as long as the bound says at least: transfers have that much more time than in one without waits."""
     return Weights(placement=placement, slow=slow * question.problem.horizon_ns / max(1, question.least_ns))
 
 
-def refining(search: Search, question: Question) -> Iterator[None]:
+def refining(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
     slow = 1.0
     while search.best is not None and search.best.question is question and not search.nothing_fits:
@@ -82,7 +82,7 @@ def refining(search: Search, question: Question) -> Iterator[None]:
         slow = 1.0 if better else _AGAIN
 
 
-def holding_less(search: Search, question: Question) -> Iterator[None]:
+def holding_less(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Sweeps like that of the best plan within parts of the budget."""
     for part in _LESS:
         best = search.best
@@ -92,8 +92,11 @@ def holding_less(search: Search, question: Question) -> Iterator[None]:
         yield
 
 
-def spreading(search: Search, question: Question) -> Iterator[None]:
+def spreading(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Even spreads over one tier below and over all, with more and more room to spare, with and without what the step writes."""
+    if question.spread:
+        return
+    question.spread = True
     problem, budget = question.problem, search.budget_bytes
     usual = usual_bytes(problem)
     for tiers, written in product(sorted({1, len(problem.below)}), (False, True)):
@@ -106,14 +109,14 @@ def spreading(search: Search, question: Question) -> Iterator[None]:
         yield
 
 
-def _spread(search: Search, question: Question, choices: Choices | None) -> None:
+def _spread(search: Search, question: PlannedGraph, choices: Choices | None) -> None:
     search.work.done += _OF_A_SPREAD * len(question.problem.graph.ops)
     if choices is not None:
         found = advance(question.problem, choices, search.budget_bytes)
         search.offer(Found(question.evaluate(found), question, SPREAD))
 
 
-def placing(search: Search, question: Question) -> Iterator[None]:
+def placing(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where there is one."""
     if len(question.problem.below) < 2:
         return
@@ -130,7 +133,7 @@ def placing(search: Search, question: Question) -> Iterator[None]:
         yield
 
 
-def saving_traffic(search: Search, question: Question) -> Iterator[None]:
+def saving_traffic(search: Search, question: PlannedGraph) -> Iterator[None]:
     """The least traffic, where the best plan uses routes of several channels."""
     while search.best is not None and search.best.question is question:
         before = search.best.outcome
@@ -141,7 +144,7 @@ def saving_traffic(search: Search, question: Question) -> Iterator[None]:
         yield
 
 
-def drawing(search: Search, question: Question) -> Iterator[None]:
+def drawing(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Sweeps over some of the gaps, with weights and tiers below drawn at random, each searched from: where no search so far has been."""
     rng, problem = search.rng, question.problem
     while search.best is not None and search.best.question is question and problem.gaps:
@@ -167,7 +170,7 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
     }
 
 
-def fitting(search: Search, question: Question) -> Iterator[None]:
+def fitting(search: Search, question: PlannedGraph) -> Iterator[None]:
     """Where nothing fits: everything that can move moves, or all is filled from the farthest tier on."""
     if not search.nothing_fits:
         return

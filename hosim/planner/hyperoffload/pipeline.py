@@ -65,8 +65,10 @@ def search(
     """
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
-    ruled = placement is not None
-    run.run(arms, (sweeping(placement), fitting) if ruled else _OF_EACH, () if ruled else _LATER, needed, effort)
+    if placement is None:
+        run.run([spreading, *arms], _OF_EACH, _LATER, needed, effort)
+    else:
+        run.run(arms, (sweeping(placement), fitting), (), needed, effort)
     if run.best is None or run.best.outcome.cost.infeasible:
         raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
     return _judged(run.best, run.tried)

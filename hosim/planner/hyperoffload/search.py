@@ -2,7 +2,7 @@
 
 An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
 (:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
-best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
+best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. WorkDone is counted,
 never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search.
 """
 
@@ -27,7 +27,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     Evaluator,
     Judge,
     Problem,
-    Work,
+    WorkDone,
     analyse,
     with_gaps_between_neighbours,
 )
@@ -38,24 +38,25 @@ _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
 _FIRST = 2
 """Blocks that it takes to say what may become of a plan."""
-_HOPED, _FORGET = 0.002, 0.7
-"""What an arm is taken to gain before it has done anything, in a block; and what counts of all that it did before its last step."""
+_HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
+"""What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
+And what counts of all that it did before its last step."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
 _ANALYSED, _BOUNDED = 30, 90
-"""The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`Work`."""
+"""The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`WorkDone`."""
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
 
-Arm = Callable[["Search", "Question"], Iterator[float | None]]
+Arm = Callable[["Search", "PlannedGraph"], Iterator[float | None]]
 """Offers plans to a search, for a graph, one piece of work at a step.
 
 What it yields is the makespan that its next step promises; None: what it gained lately says what it promises."""
 
 
-class Question:
+class PlannedGraph:
     """A graph to plan for: the workload, or what ``edits`` make of it."""
 
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
@@ -63,6 +64,8 @@ class Question:
         evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
         self.swept: list[tuple[Weights, int]] = []
         """The weights of its sweeps, and the bytes that they were for."""
+        self.spread = False
+        """Whether even spreads were tried."""
         self._simulator: PlanSimulator | None = None
 
     @cached_property
@@ -87,7 +90,7 @@ class Found:
     """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it is."""
 
     outcome: Evaluation
-    question: Question
+    question: PlannedGraph
     source: str
     selection: Selection | None = None
     rival: str = ""
@@ -98,7 +101,7 @@ class _Arm:
 
     def __init__(self, search: Search) -> None:
         self.search = search
-        self._gained, self._spent = _HOPED, float(search.block)
+        self._gained, self._spent = search.hoped, float(search.block)
 
     @property
     def found(self) -> Found | None:
@@ -132,7 +135,7 @@ class _Arm:
 class _Bringing(_Arm):
     """An arm that brings plans of its own; what it says about its next step is what that promises."""
 
-    def __init__(self, search: Search, arm: Arm, question: Question, bound: bool = True) -> None:
+    def __init__(self, search: Search, arm: Arm, question: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
         self._question, self._bound = question, bound
         self._steps = arm(search, question)
@@ -211,22 +214,24 @@ class Search:
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
         self.hardware, self.budget_bytes, self.policy, self.judge = hardware, budget_bytes, policy, judge
         self.rng = Random(seed)
-        self.work = Work()
+        self.work = WorkDone()
         self.plain = self.question(graph)
         count = max(1, len(graph.ops))
         self.whole = min(_OF_AN_OP * count, _OF_A_GRAPH + _OF_MANY_OPS * count)
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
+        self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
+        """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
         self.best: Found | None = None
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
         self.full = ""
         """The lower tiers that were full in the sweep that found most of them so, in words."""
 
-    def question(self, graph: Graph, edits: Edits | None = None) -> Question:
+    def question(self, graph: Graph, edits: Edits | None = None) -> PlannedGraph:
         """A graph to plan for within the budget."""
         problem = analyse(graph, self.hardware)
-        return Question(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
+        return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
     def searched(self, found: Found) -> Found | None:
         """What a block of local search makes of a plan; None where it cannot be searched from."""

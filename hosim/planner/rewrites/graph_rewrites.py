@@ -15,9 +15,8 @@ from math import sqrt
 from hosim.edits import Edits
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner.hyperoffload import Arm, Question, Search, stretched, swept
+from hosim.planner.hyperoffload import Arm, PlannedGraph, Search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import analyse, check_floor
-from hosim.planner.rewrites.recompute import candidates
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
 from hosim.planner.rewrites.variants import LIKELY, OTHERS, Variant, Variants
@@ -38,7 +37,7 @@ def rewriting(reorder: bool, recompute: bool) -> Arm:
 class _Rewrites:
     """The variants weighed so far, with what is made of them; by what tells variants apart."""
 
-    def __init__(self, search: Search, question: Question, recompute: bool) -> None:
+    def __init__(self, search: Search, question: PlannedGraph, recompute: bool) -> None:
         self._search, self._recompute = search, recompute
         self._graph = question.problem.graph
         self._orders: dict[tuple[str, ...], Variants] = {}
@@ -72,16 +71,23 @@ class _Rewrites:
                 more = next(weighing, False)
 
     def _weighed(self, reorder: bool) -> Iterator[bool]:
-        """Weigh variants, the likely ones of each order of the ops first."""
-        orders = []
+        """Weigh variants: the orders of the ops alone, the likely sets of what runs again in each, and then others."""
+        orders: list[Variants] = []
         for ordered in _orders(self._search, self._graph, reorder):
             edits = Edits(self._graph) if ordered is self._graph else Edits(self._graph, tuple([op.name for op in ordered.ops]))
-            problem = analyse(ordered, self._search.hardware)
-            order = Variants(problem, edits, candidates(problem) if self._recompute else (), self._search.budget_bytes)
-            self._orders[edits.order] = order
-            orders.append(order)
+            orders.append(Variants(analyse(ordered, self._search.hardware), edits, (), self._search.budget_bytes))
+            self._orders[edits.order] = orders[-1]
+            self._noted(orders[-1], lambda order: order.proposed(()))
+        if not self._recompute:
+            yield True
+            return
+        least_ns = min([self._estimate_ns(order(frozenset())) for order in orders])
+        orders.sort(key=lambda order: _WORTH * self._estimate_ns(order(frozenset())) > least_ns)
+        again = [order.recomputing() for order in orders]
+        for order in again:
+            self._orders[order.edits.order] = order
             yield self._noted(order, lambda order: order.proposed(LIKELY))
-        for order in orders if self._recompute else ():
+        for order in again:
             yield self._noted(order, lambda order: [*order.proposed(OTHERS), order.improved()])
 
     def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> bool:

@@ -22,7 +22,7 @@ from hosim.edits import Edits, edited
 from hosim.graph import Graph
 from hosim.hardware import Channel
 from hosim.planner.hyperoffload.tensor_choices import Problem
-from hosim.planner.rewrites.recompute import Candidate, Drop, cheapest, recomputes, segments
+from hosim.planner.rewrites.recompute import Candidate, Drop, candidates, cheapest, recomputes, segments
 
 Recipe = float | tuple[int, int]
 """A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so many segments, of which so many last
@@ -89,6 +89,10 @@ class Variants:
         self._known: dict[frozenset[Drop], Variant] = {}
         self._down_ns = self._byte_ns([tier.down for tier in problem.below])
         self._up_ns = self._byte_ns([tier.up for tier in problem.below])
+
+    def recomputing(self) -> Variants:
+        """The same with all that may run again."""
+        return Variants(self.problem, self.edits, candidates(self.problem), self.budget)
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""

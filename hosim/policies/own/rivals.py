@@ -18,7 +18,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import LOCAL_SEARCH, RIVAL, Arm, Found, Question, Search, soonest_end_ns
+from hosim.planner.hyperoffload import LOCAL_SEARCH, RIVAL, Arm, Found, PlannedGraph, Search, soonest_end_ns
 from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
 from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
@@ -48,7 +48,7 @@ def asking_rivals(placement: str | None) -> Arm:
     return lambda search, question: _asked(search, question, placement)
 
 
-def _asked(search: Search, question: Question, placement: str | None) -> Iterator[None]:
+def _asked(search: Search, question: PlannedGraph, placement: str | None) -> Iterator[None]:
     graph, hardware = question.problem.graph, search.hardware
 
     def to_beat_ns() -> int | None:

@@ -14,7 +14,7 @@ from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
-from hosim.planner.hyperoffload.tensor_choices import Choices, Work
+from hosim.planner.hyperoffload.tensor_choices import Choices, WorkDone
 
 _STUCK = 60
 """Refused changes after which stalls no longer say where to change."""
@@ -48,7 +48,7 @@ class LocalSearch:
         """The best choices so far."""
         return self._kept.best()
 
-    def go_on(self, work: int, spent: Work) -> bool:
+    def go_on(self, work: int, spent: WorkDone) -> bool:
         """Search with so much work, which is added to what is ``spent``; says whether the best choices are better."""
         simulator, before = self._simulator, self._kept.cost
         begun = simulator.work - self._owed

@@ -1,6 +1,6 @@
 """What choices cost: the plan that follows from them, replayed.
 
-The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. Work is limited by the number of
+The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. WorkDone is limited by the number of
 replays, never by a clock: the same input gives the same plan.
 """
 
@@ -55,7 +55,7 @@ class Evaluation:
 
 
 @dataclass
-class Work:
+class WorkDone:
     """What a search has ``done``, in units of about 0.4 microseconds: an instant of a simulation."""
 
     done: int = 0
@@ -68,7 +68,7 @@ class Evaluator:
     problem: Problem
     budget_bytes: int
     policy: str
-    work: Work
+    work: WorkDone
     judge: Judge = replay
     _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
