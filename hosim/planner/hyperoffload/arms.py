@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from random import Random
 
 from hosim.planner.hyperoffload.choice_passes import advance, assigned_tiers, evenly, hardly_late, in_time, usual_bytes
@@ -24,6 +24,8 @@ _LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
 """Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
+_HEATS = (0.6, 1.0, 1.0, 0.3)
+"""Heats at which annealing begins, in mean op durations; what one misses another finds."""
 _DRAWN, _PART = 2, (0.4, 1.0)
 """Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps they take, and of transfer times."""
 _OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
@@ -144,13 +146,19 @@ def saving_traffic(search: Search, question: PlannedGraph) -> Iterator[None]:
         yield
 
 
-def drawing(search: Search, question: PlannedGraph) -> Iterator[None]:
-    """Sweeps over some of the gaps, with weights and tiers below drawn at random, each searched from: where no search so far has been."""
+def annealing(search: Search, question: PlannedGraph) -> Iterator[None]:
+    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights and tiers below drawn at random."""
     rng, problem = search.rng, question.problem
-    while search.best is not None and search.best.question is question and problem.gaps:
-        drawn = [_drawn(search, problem, rng) for _ in range(_DRAWN)]
-        outcomes = sorted([question.evaluate(choices) for choices in drawn], key=lambda outcome: outcome.cost)
-        found = search.searched(Found(outcomes[0], question, SELECTION))
+    for k in count():
+        best = search.best
+        if best is None or best.question is not question or not problem.gaps:
+            return
+        if k % 2 == 0 and best.outcome.choices:
+            begin = best
+        else:
+            drawn = [question.evaluate(_drawn(search, problem, rng)) for _ in range(_DRAWN)]
+            begin = Found(min(drawn, key=lambda outcome: outcome.cost), question, SELECTION)
+        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
         if found is not None:
             search.offer(found)
         yield

@@ -14,7 +14,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.arms import drawing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
+from hosim.planner.hyperoffload.arms import annealing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
 from hosim.planner.hyperoffload.judgement import Judgement
 from hosim.planner.hyperoffload.search import Arm, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
@@ -22,7 +22,7 @@ from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
-_LATER: Sequence[Arm] = (placing, holding_less, drawing, saving_traffic)
+_LATER: Sequence[Arm] = (placing, annealing, holding_less, saving_traffic)
 """The arms of each graph, those before local search and those after it."""
 
 

@@ -20,7 +20,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH
-from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import Annealing, LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
 from hosim.planner.hyperoffload.tensor_choices import (
     Evaluation,
@@ -36,8 +36,8 @@ _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
-_FIRST = 2
-"""Blocks that it takes to say what may become of a plan."""
+_ANNEALED = 3
+"""Blocks that one annealing takes."""
 _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
 And what counts of all that it did before its last step."""
@@ -97,7 +97,7 @@ class Found:
 
 
 class _Arm:
-    """What a search may go on with. Its ``rate`` is the part of a makespan that a unit of work gains; what it did lately counts most."""
+    """What a search may go on with."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -109,16 +109,21 @@ class _Arm:
         return self.search.best
 
     @property
+    def rate(self) -> float:
+        """The part of a makespan that a unit of its work gains; what it did lately counts most."""
+        return self._gained / max(1.0, self._spent)
+
+    @property
     def least_ns(self) -> int:
         """What it cannot beat."""
         raise NotImplementedError
 
     def promised_ns(self, work: int) -> float:
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks arms."""
-        found, rate = self.found, self._gained / max(1.0, self._spent)
+        found = self.found
         if found is None or found.outcome.cost.infeasible:
-            return 1 - rate * work
-        return max(found.outcome.cost.makespan_ns * (1 - rate * work), self.least_ns)
+            return 1 - self.rate * work
+        return max(found.outcome.cost.makespan_ns * (1 - self.rate * work), self.least_ns)
 
     def step(self) -> bool:
         """One piece of work; says whether there may be more."""
@@ -233,15 +238,14 @@ class Search:
         problem = analyse(graph, self.hardware)
         return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
-    def searched(self, found: Found) -> Found | None:
-        """What a block of local search makes of a plan; None where it cannot be searched from."""
-        question, choices = found.question, found.outcome.choices
-        simulator = question.simulated(found.outcome)
+    def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
+        """What annealing makes of a plan; None where it cannot be searched from."""
+        planned, choices = found.question, found.outcome.choices
+        simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
             return None
-        local = LocalSearch(simulator, choices, question.least_ns, self.rng.getrandbits(32))
-        local.go_on(_FIRST * self.block, self.work)
-        return Found(question.evaluate(local.best()), question, LOCAL_SEARCH)
+        search = Annealing(simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32))
+        return Found(planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH)
 
     def note_full(self, full: str) -> None:
         """Which lower tiers were full in a sweep, in words."""
@@ -303,9 +307,10 @@ class Search:
                 asked.append(question)
                 first += [_Bringing(self, arm, question) for arm in of_each]
                 behind += [_Bringing(self, arm, question) for arm in later]
-            arm = min([*first, *self.pool, *behind], key=lambda arm: arm.promised_ns(self.whole), default=None)
-            if arm is None or not self._pays(arm, limit - self.work.done):
+            arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
+            if not any([self._pays(arm, left) for arm in arms_left]):
                 break
+            arm = min(arms_left, key=lambda arm: (arm.promised_ns(self.whole), -arm.rate))
             if not arm.step():
                 first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
                 self.pool = [other for other in self.pool if other is not arm]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.local_moves.annealing import Annealing
     from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
     from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
     from hosim.planner.hyperoffload.local_moves.local_search import LocalSearch
@@ -14,6 +15,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "annealing": "Annealing",
             "best_choices": "BestChoices",
             "choice_moves": "Changes ChoiceMoves",
             "local_search": "LocalSearch",
@@ -22,4 +24,4 @@ else:
         },
     )
 
-__all__ = ["BestChoices", "Changes", "ChoiceMoves", "LocalSearch", "PlanSimulator", "StallMoves"]
+__all__ = ["Annealing", "BestChoices", "Changes", "ChoiceMoves", "LocalSearch", "PlanSimulator", "StallMoves"]

@@ -1,0 +1,110 @@
+"""Simulated annealing over all decisions, and a descent from the best there is after it: for graphs with few of them.
+
+Changes of any decision (:mod:`hosim.planner.hyperoffload.local_moves.choice_moves`), or around what waits
+(:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`), are judged by the simulator of plans. Annealing (Kirkpatrick, Gelatt and Vecchi
+1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is often two or three changes that
+each alone do not. It may be over the order of returns alone, each of them as early as there is room
+(:mod:`hosim.planner.hyperoffload.choice_passes.ordered_returns`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import ChainMap
+
+from hosim.planner.hyperoffload.choice_passes import OrderedReturns
+from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
+from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
+from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, WorkDone
+
+_NEVER = 1 << 62
+_NEAR, _SECOND = 0.5, 0.3
+"""How often a change is drawn where ops wait, and how often a second one with it."""
+_OF_A_CHANGE, _OF_AN_OP = 150, 3
+"""The work of drawing a change, and for each op of ordering all returns."""
+_OF_A_NEIGHBOUR = 12
+"""The work of listing one change of one decision."""
+_WORTH = 30
+"""A loss of more than so many times the heat is not taken, however lucky."""
+
+
+class Annealing:
+    """Searches from ``choices`` on, beginning at a heat of so many mean op durations; none can beat ``floor_ns``.
+
+    With ``ordered`` all returns are as early as there is room, after each change.
+    """
+
+    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, heat: float, ordered: bool, seed: int) -> None:
+        self._simulator, self._rng = simulator, random.Random(seed)
+        self._moves = ChoiceMoves(simulator.problem, simulator.tiers)
+        self._near = StallMoves(simulator, self._rng, 1)
+        self._gaps = [gap for t in sorted(self._moves.gaps) for gap in self._moves.gaps[t]]
+        durations = simulator.problem.durations
+        self._hot_ns = heat * sum(durations) / max(1, len(durations))
+        self._begun = simulator.work
+        self._kept = BestChoices(simulator, choices, floor_ns)
+        self._ordered = OrderedReturns(simulator.problem, simulator.budget_bytes) if ordered else None
+        self._drawing = _OF_A_CHANGE + (_OF_AN_OP * len(durations) if ordered else 0)
+
+    def run(self, work: int, spent: WorkDone) -> Choices:
+        """The best choices when so much work is done, which is added to what is ``spent``; a half at most is for the descent."""
+        simulator = self._simulator
+        if self._gaps:
+            self._anneal(self._begun + work // 2)
+            self._descend(self._begun + work)
+        spent.done += simulator.work - self._begun
+        return self._kept.best()
+
+    def _anneal(self, until: int) -> None:
+        rng, simulator, gaps = self._rng, self._simulator, self._gaps
+        span, looked = max(1, until - simulator.work), False
+        while simulator.work < until and not self._kept.at_floor:
+            if rng.random() < _NEAR:
+                if not looked:
+                    self._near.look()
+                    looked = True
+                changes = dict(self._near.draw())
+            else:
+                changes = dict(self._moves.random(rng, simulator.choices, rng.choice(gaps), gaps))
+            if rng.random() < _SECOND:
+                present: ChainMap[int, TensorChoice | None] = ChainMap(changes, simulator.choices)  # type: ignore[arg-type]
+                changes |= self._moves.random(rng, present, rng.choice(gaps), gaps)
+            if self._ordered is not None:
+                changes = self._settled(self._ordered, changes)
+            simulator.work += self._drawing
+            heat = self._hot_ns * ((until - simulator.work) / span) ** 2
+            if changes and self._accepted(changes, heat):
+                self._kept.take(changes)
+                looked = False
+
+    def _accepted(self, changes: Changes, heat: float) -> bool:
+        cost = self._simulator.cost
+        allowed = -heat * math.log(1 - self._rng.random()) if heat > 0 else 0.0
+        found = self._simulator.judge(changes, None if cost[0] else cost[1] + int(allowed) + 1)
+        loss = found[1] - cost[1] if found[0] == cost[0] else _NEVER * (found[0] - cost[0])
+        return loss <= allowed and loss < _WORTH * max(heat, 1)
+
+    def _settled(self, ordered: OrderedReturns, changes: Changes) -> dict[int, TensorChoice | None]:
+        """The present choices with changes, all returns as early as there is room, as changes."""
+        present = self._simulator.choices
+        found = ordered({t: choice for t, choice in {**present, **changes}.items() if choice is not None})
+        return {t: found.get(t) for t in {**present, **found} if found.get(t) != present.get(t)}
+
+    def _descend(self, until: int) -> None:
+        """First improvement over all changes of one decision, until none is better."""
+        self._kept.back()
+        improved = True
+        while improved and not self._kept.at_floor:
+            improved = False
+            neighbours = list(self._moves.neighbours(self._simulator.choices, self._gaps))
+            self._simulator.work += _OF_A_NEIGHBOUR * len(neighbours)
+            self._rng.shuffle(neighbours)
+            for changes in neighbours:
+                improved = self._kept.better(changes)
+                if improved or self._simulator.work >= until:
+                    break
+            if self._simulator.work >= until:
+                return
