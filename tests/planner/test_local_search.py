@@ -1,4 +1,6 @@
-"""Local search: it ends no worse than it begins, finds what single changes do not, is the same for the same seed, and can be gone on with."""
+"""Local search: it ends no worse than it begins, finds what single changes do not, is the same for a seed, and can be gone on with."""
+
+from collections.abc import Iterator
 
 import pytest
 from instances import instance
@@ -99,19 +101,27 @@ def test_a_search_goes_on_where_it_ended(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2, 7])
-def test_searches_that_share_a_simulator_in_turns_find_what_each_finds_alone(number: int) -> None:
-    """But for the work that a search takes to begin again where it was."""
+def test_searches_that_share_a_simulator_in_turns_do_not_disturb_each_other(number: int) -> None:
+    """What each says of its best choices is so on a simulator of its own, and the same turns find the same."""
     problem, budget, begun = drawn(number)
-    shared = PlanSimulator(problem, budget)
     starts: list[Choices] = [begun, everything(problem)]
-    pair = [LocalSearch(shared, choices, problem.horizon_ns, seed) for seed, choices in enumerate(starts)]
-    costs = [PlanSimulator(problem, budget).begin(choices) for choices in starts]
-    for _ in range(4):
-        for k, local in enumerate(pair):
-            better = local.go_on(WORK // 4, Work())
-            now = PlanSimulator(problem, budget).begin(local.best())
-            assert better == (now < costs[k])
-            assert now <= costs[k]
-            costs[k] = now
-    alone = [improved(PlanSimulator(problem, budget), choices, problem.horizon_ns, WORK, seed) for seed, choices in enumerate(starts)]
-    print(costs, [PlanSimulator(problem, budget).begin(choices) for choices in alone])
+
+    def turns(*simulators: PlanSimulator) -> Iterator[tuple[int, Choices, bool]]:
+        pair = [LocalSearch(simulator, starts[k], problem.horizon_ns, k) for k, simulator in enumerate(simulators)]
+        for _ in range(4):
+            for k, local in enumerate(pair):
+                better = local.go_on(WORK // 4, Work())
+                yield k, local.best(), better
+
+    shared = PlanSimulator(problem, budget)
+    found, costs = list(turns(shared, shared)), [PlanSimulator(problem, budget).begin(choices) for choices in starts]
+    for k, best, better in found:
+        now = PlanSimulator(problem, budget).begin(best)
+        assert now <= costs[k]
+        assert better == (now < costs[k])
+        costs[k] = now
+    again = PlanSimulator(problem, budget)
+    assert found == list(turns(again, again))
+    apart = list(turns(PlanSimulator(problem, budget), PlanSimulator(problem, budget)))
+    assert found[0] == apart[0]  # the first turn of the first one
+    print(costs, [PlanSimulator(problem, budget).begin(best) for _, best, _ in apart[-2:]])

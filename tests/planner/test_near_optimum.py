@@ -39,7 +39,7 @@ def test_near_the_exact_optimum() -> None:
 
 
 def test_away_while_the_next_op_waits() -> None:
-    """On several streams. a makes o (30 B, stored in 60 ns) from w (20 B); b wants w and p (30 B, 30 ns); c wants o. 60 B hold w and o, or w and p.
+    """a makes o (30 B, stored in 60 ns) from w (20 B); b wants w and p (30 B, 30 ns); c wants o. 60 B hold w and o, or w and p.
 
     If w stays, p waits for o: o is stored from 10 to 70, p up at 100, b ends at 110, o is up again at 140, c ends at 150. If w has a
     copy below and leaves, p comes at once: it is up at 40, w comes when o is stored, from 70 to 90, b ends at 100, o is up at 130, and c

@@ -5,20 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instances import instance_on_streams
 from quick_cases import one_in
 from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
 
-from hosim.analysis import canonical
 from hosim.analysis.verifying import verify
 from hosim.engine import parse_budget, replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware
-from hosim.planner.hyperoffload import Judgement, explain, moving_ns, pipeline
-from hosim.planner.hyperoffload.tensor_choices import Evaluation, analyse
+from hosim.planner.hyperoffload import Judgement, explain, moving_ns
+from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.policies import policy_named
 from hosim.policies.own import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns, rivals
 from hosim.schedule import freeze_runtime
@@ -55,7 +53,7 @@ def test_waits_of_a_second_stream_count(count: int, share: str, gathered: int, m
 def test_more_memory_is_no_slower_where_a_second_stream_waits() -> None:
     # on the machine toy, 1 byte a nanosecond: 10 B a pair come up in 10 ns, and a pair takes 12 ns
     graph, hw = pairs(10, 10, 8, 12, 2), shipped("toy")
-    taken = [makespan(graph, hw, f"{share}%", effort=0.1) for share in range(20, 41, 10)]
+    taken = [makespan(graph, hw, f"{share}%", effort=1.0) for share in range(20, 41, 10)]
     assert taken == sorted(taken, reverse=True)
     assert taken[0] > taken[-1] == 8 + 10 * 12
 
@@ -131,8 +129,6 @@ def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other
     plans = dict(rivals.static_rivals(graph, hw, 145, lambda: None))
     assert all(plan is not None and not verify(plan, hw, 145) for plan in plans.values())
     assert makespan(graph, hw, 145, effort=0.0) <= min(runtimes.values())
-    monkeypatch.setattr(rivals, "AT_RUNTIME", ())
-    assert makespan(graph, hw, 145, effort=0.0) > runtimes["keep_first"]
 
 
 @settings(max_examples=20)
@@ -150,7 +146,7 @@ def test_what_a_policy_takes_at_least_is_no_more_than_its_replay_takes(data: st.
             continue
         for tried in (plan, freeze_runtime(plan, hw, budget) if name == "belady" else None):
             taken = None if tried is None else replay(tried, hw, budget).makespan_ns
-            assert taken is None or max(floors.ns(name), floors.bound_ns(name)) <= taken
+            assert taken is None or floors.ns(name) <= taken
 
 
 @pytest.mark.parametrize("budget", [60, 75])
@@ -162,8 +158,8 @@ def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(name: str
     assert made is None or moving_ns(made, hw) >= forced_ns(graph, hw, starts(graph, hw, budget))
 
 
-def test_nothing_is_tried_where_nothing_waits() -> None:
-    assert judgement_of(plateau(6), machine(), 60).tried == ()
+def test_nothing_else_is_tried_where_the_plan_in_which_all_stays_has_no_waits() -> None:
+    assert judgement_of(plateau(6), machine(), 60).tried == ("resident",)
 
 
 def test_an_explanation_says_what_was_tried() -> None:

@@ -17,7 +17,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import Judgement, plan, search
+from hosim.planner.hyperoffload import Search, plan, search
+from hosim.planner.hyperoffload.arms import spreading
 from hosim.planner.hyperoffload.judgement import SPREAD
 from hosim.planner.hyperoffload.tensor_choices import analyse
 
@@ -236,6 +237,7 @@ def test_spreads_in_time_and_late_ones_are_tried(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("hosim.planner.hyperoffload.arms.evenly", lambda *_: None)
     hw = machine()
     slow = replace(hw, channels=tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * eighths // 8) for c in hw.channels))
-    outcome = search(plateau(12), slow, 80, effort=0.0)
-    assert isinstance(outcome.plan.judgement, Judgement)
-    assert (outcome.cost.makespan_ns, outcome.plan.judgement.source) == (takes, SPREAD)
+    run = Search(plateau(12), slow, 80, "test", 0, replay)
+    assert len(list(spreading(run, run.plain))) == 4
+    assert run.best is not None
+    assert (run.best.outcome.cost.makespan_ns, run.best.source) == (takes, SPREAD)

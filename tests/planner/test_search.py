@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import Instance, instance, instance_on_streams
 from quick_cases import one_in
-from toys import layers, machine, plateau, training, two_tiers
+from toys import layers, machine, plateau, two_tiers
 
 from hosim.analysis import static_peak
 from hosim.analysis.verifying import verify
