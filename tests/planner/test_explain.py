@@ -31,7 +31,7 @@ from hosim.planner.hyperoffload import (
     plan,
     select,
 )
-from hosim.planner.hyperoffload.judgement import SELECTION, SPREAD
+from hosim.planner.hyperoffload.judgement import SELECTION
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
 from hosim.result import Result
@@ -248,7 +248,7 @@ def test_the_explanation_agrees_on_plans_of_the_planner(graph: Graph, share: flo
     found = explain(plan(graph, machine(), budget, effort=0.02), machine(), budget)
     agrees(found)
     assert found.judgement is not None
-    assert (found.judgement.selection is None) == (found.judgement.source == SPREAD)
+    assert (found.judgement.selection is None) == (found.judgement.source == "spread")
     if found.judgement.selection is not None:
         consistent(found.judgement.selection)
 

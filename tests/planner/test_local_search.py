@@ -124,4 +124,3 @@ def test_searches_that_share_a_simulator_in_turns_do_not_disturb_each_other(numb
     assert found == list(turns(again, again))
     apart = list(turns(PlanSimulator(problem, budget), PlanSimulator(problem, budget)))
     assert found[0] == apart[0]  # the first turn of the first one
-    print(costs, [PlanSimulator(problem, budget).begin(best) for _, best, _ in apart[-2:]])
