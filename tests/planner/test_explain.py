@@ -126,7 +126,8 @@ def test_selection_says_where_it_took_a_gap_and_whom_it_preferred() -> None:
     assert (a2.taken, a2.reason, a2.op) == (False, "enough", -1)
 
 
-def test_the_rival_is_the_best_of_the_others() -> None:
+def test_the_rival_is_the_best_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hosim.planner.hyperoffload.selection._LOOK", 3)
     # 30 B of a, b and c from f0 on, and 10 B of workspace in f2: 10 B over for 20 ns. a and c, used by f6, are away for all of it; b, used
     # by f3, can come up only when f2 has ended, so that f3 waits 10 ns, each of which weighs 4
     b = GraphBuilder("three")
@@ -247,8 +248,9 @@ def test_the_explanation_agrees_on_plans_of_the_planner(graph: Graph, share: flo
     found = explain(plan(graph, machine(), budget, effort=0.02), machine(), budget)
     agrees(found)
     assert found.judgement is not None
-    assert found.judgement.selection is not None
-    consistent(found.judgement.selection)
+    assert (found.judgement.selection is None) == (found.judgement.source == "spread")
+    if found.judgement.selection is not None:
+        consistent(found.judgement.selection)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "train"])

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,18 +11,16 @@ from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, renamed, told, training
 
 from hosim.analysis import static_peak
-from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import Judgement, pipeline, plan, search, select
-from hosim.planner.hyperoffload.choice_passes import evenly
+from hosim.planner.hyperoffload import Search, plan, search
+from hosim.planner.hyperoffload.arms import spreading
 from hosim.planner.hyperoffload.judgement import SPREAD
-from hosim.planner.hyperoffload.tensor_choices import analyse, everything
+from hosim.planner.hyperoffload.tensor_choices import analyse
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""
@@ -230,56 +227,17 @@ def test_streams_overlap_and_the_plan_still_fits() -> None:
     assert makespan(plan(graph, hw, 80), hw, 80) == 135  # 60 of weights, and never more than five results
 
 
-# -- large graphs ----------------------------------------------------------------------------------------------
-
-
-def test_even_spreads_are_tried_where_few_attempts_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 40 B of 60 stay away: each weight of 10 B comes up in 10 ns, and its op takes 5: a sweep's returns wait for room that even ones have
-    graph, hw, replayed = plateau(6, duration=5), machine(), []
-
-    def counted(*given: Any, **named: Any) -> Any:
-        replayed.append(given[0])
-        return evenly(*given, **named)
-
-    monkeypatch.setattr(pipeline, "evenly", counted)
-    monkeypatch.setattr(pipeline, "SMALL", 0)
-    monkeypatch.setattr(pipeline, "_WORK", 0)  # as on a graph of 40,000 ops: so few attempts that the sweeps take all
-    search(graph, hw, 20, effort=0.0)
-    assert len(replayed) >= 2
-
-
-def test_an_even_spread_close_to_the_lower_bound_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 40 B of weights and room for 30: with a spread of two weights that come up in 10 ns each, ops of 5 ns wait
-    graph, hw, selected = plateau(4, duration=5), machine(), []
-
-    def counted(*given: Any) -> Any:
-        selected.append(given)
-        return select(*given)
-
-    monkeypatch.setattr(pipeline, "select", counted)
-    monkeypatch.setattr(pipeline, "_BOUNDED", 0)
-    monkeypatch.setattr(pipeline, "_LARGE", 0)
-    found = []
-    for close in (50, 1):
-        selected.clear()
-        monkeypatch.setattr(pipeline, "_CLOSE", close)
-        outcome = search(graph, hw, 30, effort=0.0)
-        assert isinstance(outcome.plan.judgement, Judgement)
-        found.append((outcome.plan.judgement.source == SPREAD, bool(selected)))
-    assert found == [(False, True), (True, False)]
-    assert outcome.cost.makespan_ns <= 2 * lower_bound_ns(graph, op_durations(graph, hw), hw, budget_bytes=30)
+# -- even spreads ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("eighths", "takes"), [(8, 240), (1, 500)])
 def test_spreads_in_time_and_late_ones_are_tried(monkeypatch: pytest.MonkeyPatch, eighths: int, takes: int) -> None:
     # 12 ops of 20 ns, weights of 10 B, 80 B: seven weights stay, and there is room for one more. At 1 B/ns five can be there in time, and
     # nothing waits. At an eighth none can: each of the five takes 80 ns to come up and 20 to be used, and then leaves room for the next
-    monkeypatch.setattr(pipeline, "SMALL", 0)
-    monkeypatch.setattr(pipeline, "evenly", lambda *_: None)
-    monkeypatch.setattr(pipeline, "refined", lambda _, begun, *others: begun[-1])
-    monkeypatch.setattr(pipeline, "select", lambda problem, *given: replace(select(problem, *given), choices=everything(problem)))
+    monkeypatch.setattr("hosim.planner.hyperoffload.arms.evenly", lambda *_: None)
     hw = machine()
     slow = replace(hw, channels=tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * eighths // 8) for c in hw.channels))
-    outcome = search(plateau(12), slow, 80, effort=0.0)
-    assert isinstance(outcome.plan.judgement, Judgement)
-    assert (outcome.cost.makespan_ns, outcome.plan.judgement.source) == (takes, SPREAD)
+    run = Search(plateau(12), slow, 80, "test", 0, replay)
+    assert len(list(spreading(run, run.plain))) == 4
+    assert run.best is not None
+    assert (run.best.outcome.cost.makespan_ns, run.best.source) == (takes, SPREAD)

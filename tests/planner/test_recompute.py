@@ -22,10 +22,9 @@ from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
-from hosim.planner import rewrites
 from hosim.planner.hyperoffload import explain, search
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.planner.rewrites import Candidate, apply, candidates, cheapest, recomputes, segments
+from hosim.planner.rewrites import Candidate, apply, candidates, cheapest, recomputes, rewriting, segments
 
 NS = 10**9
 FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
@@ -197,7 +196,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     budget = static_peak(graph).bytes - 16
     with pytest.raises(InfeasibleError):
         search(graph, FLAT, budget, effort=0.0)
-    found = rewrites.search(graph, FLAT, budget, recompute=True, effort=0.0, seed=0, reorder=False)
+    found = search(graph, FLAT, budget, effort=0.0, arms=[rewriting(False, True)])
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert found.cost.makespan_ns <= busy + 6
     assert found.result.peak_bytes["hbm"] <= budget
@@ -205,7 +204,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
     assert f" on the graph with {found.plan.recomputes} ops run again, " in explain(found.plan, FLAT, budget).origin
     with pytest.raises(InfeasibleError):
-        rewrites.search(graph, FLAT, 11, recompute=True, reorder=True, effort=1.0, seed=0)
+        search(graph, FLAT, 11, arms=[rewriting(True, True)])
 
 
 def test_a_slow_channel_is_relieved():
@@ -214,7 +213,7 @@ def test_a_slow_channel_is_relieved():
     slow = two_tiers(0.1)
     budget = static_peak(graph).bytes - 24
     without = search(graph, slow, budget, effort=0.3).cost.makespan_ns
-    found = rewrites.search(graph, slow, budget, recompute=True, effort=0.3, seed=0, reorder=False)
+    found = search(graph, slow, budget, effort=0.3, arms=[rewriting(False, True)])
     busy = sum(op.duration_ns or 0 for op in graph.ops)
     assert without > found.cost.makespan_ns
     assert found.cost.makespan_ns <= busy + 8
@@ -222,7 +221,7 @@ def test_a_slow_channel_is_relieved():
 
 def test_nothing_is_recomputed_where_transfers_hide():
     graph = layers(8)
-    found = rewrites.search(graph, two_tiers(10), static_peak(graph).bytes - 12, recompute=True, reorder=True, effort=1.0, seed=0)
+    found = search(graph, two_tiers(10), static_peak(graph).bytes - 12, arms=[rewriting(True, True)])
     assert found.plan.edits is None
     assert found.cost.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 
@@ -238,7 +237,7 @@ def test_never_worse_than_without():
         except InfeasibleError:  # as little effort as this does not find every plan
             continue
         compared += 1
-        found = rewrites.search(case.graph, case.hardware, case.budget_bytes, effort=0.05, reorder=True, recompute=True, seed=0)
+        found = search(case.graph, case.hardware, case.budget_bytes, effort=0.05, arms=[rewriting(True, True)])
         assert found.cost <= plain.cost
         assert verify(found.plan, case.hardware, case.budget_bytes) == ()
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result

@@ -1,0 +1,157 @@
+"""The search as a whole: more effort continues it, no policy does better, and it ends where nothing can be gained."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instances import Instance, instance, instance_on_streams
+from quick_cases import one_in
+from toys import layers, machine, plateau, two_tiers
+
+from hosim.analysis import static_peak
+from hosim.analysis.verifying import verify
+from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner.hyperoffload import Question, Search, search
+from hosim.planner.rewrites import rewriting
+from hosim.policies import policy_named
+from hosim.policies.own import RIVALS
+
+EFFORTS = (0.0, 0.2, 1.0, 3.0)
+DRAWS: tuple[Callable[[int, int], Instance], ...] = (instance, instance_on_streams)
+
+
+def planned(case: Instance, **given: float) -> Plan:
+    return policy_named("hyperoffload").plan(case.graph, case.hardware, case.budget_bytes, **given)
+
+
+def makespan(plan: Plan, case: Instance) -> int:
+    """Of a plan that must keep every rule and fit."""
+    assert verify(plan, case.hardware, case.budget_bytes) == ()
+    taken = replay(plan, case.hardware, case.budget_bytes).makespan_ns
+    assert taken is not None
+    return taken
+
+
+@pytest.mark.parametrize(("draw", "number"), one_in(3, [(draw, number) for number in range(6) for draw in DRAWS]))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_more_effort_is_never_slower(draw: Callable[[int, int], Instance], number: int, seed: int) -> None:
+    case = draw(number, 31)
+    taken = [makespan(planned(case, effort=effort, seed=seed), case) for effort in EFFORTS]
+    assert taken == sorted(taken, reverse=True)
+
+
+@pytest.mark.parametrize(("draw", "number"), one_in(3, [(draw, number) for number in range(6, 9) for draw in DRAWS]))
+def test_the_same_input_gives_the_same_plan(draw: Callable[[int, int], Instance], number: int) -> None:
+    first, again = (planned(draw(number, 31), effort=0.5, seed=5) for _ in range(2))
+    assert (first.cache_ops, first.initial, first.edits) == (again.cache_ops, again.initial, again.edits)
+
+
+@settings(max_examples=6)
+@given(draw=st.sampled_from(DRAWS), number=st.integers(0, 400), effort=st.sampled_from((0.0, 0.1)))
+def test_no_rival_does_better(draw: Callable[[int, int], Instance], number: int, effort: float) -> None:
+    case = draw(number, 32)
+    ours = makespan(planned(case, effort=effort), case)
+    for name in RIVALS:
+        try:
+            theirs = policy_named(name).plan(case.graph, case.hardware, case.budget_bytes)
+        except InfeasibleError:
+            continue
+        taken = replay(theirs, case.hardware, case.budget_bytes).makespan_ns
+        assert taken is None or ours <= taken
+
+
+# -- when it ends ----------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """An arm that brings nothing: it says which search it is of."""
+
+    search: Search
+
+    def __call__(self, search: Search, question: Question) -> Iterator[float | None]:
+        self.search = search
+        return iter(())
+
+
+def watched(graph: Graph, hw: Hardware, budget: int, **given: float) -> Search:
+    """The search that plans a graph."""
+    watch = Watched()
+    search(graph, hw, budget, arms=[watch], **given)  # type: ignore[arg-type]
+    return watch.search
+
+
+def test_it_ends_where_no_op_waits() -> None:
+    """The first plans have no waits: there is no local search, whatever the effort, and nothing else is asked."""
+    graph, hw = plateau(8), machine()
+    taken = [watched(graph, hw, 60, effort=effort).work.done for effort in (0.0, 100.0)]
+    run = watched(graph, hw, 60)
+    assert run.done
+    assert run.best is not None
+    assert run.best.outcome.cost.makespan_ns == 160
+    assert taken[1] <= run.block
+    assert run.tried == []
+
+
+def test_it_ends_where_the_lower_bound_is_reached() -> None:
+    """f waits 30 ns for p (30 B) and takes 10 ns: no plan takes less than 40 ns, and the first one does not take more."""
+    b = GraphBuilder("one")
+    b.tensor("p", 30, "parameter", "ddr")
+    b.op("f", "op", inputs=["p"], outputs=[b.tensor("r", 1, "output")], duration_ns=10)
+    for k in range(100):
+        b.op(f"aside{k}", "op", duration_ns=0, stream="aux")
+    tiers = (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11))
+    hw = Hardware("toy", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
+    run = watched(b.build(), hw, 31, effort=50.0)
+    assert run.best is not None
+    assert run.best.outcome.cost.makespan_ns == run.plain.least_ns == 40
+    assert not run.done
+    assert run.work.done < run.whole
+
+
+@pytest.mark.parametrize("effort", [0.0, 0.05, 0.3])
+def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
+    """A plan that fits is needed; so is what is asked for in any case. Local search goes on for a block at a time."""
+    case, needs, steps = instance(3, 31), 10**6, []
+    given = case.graph, case.hardware, case.budget_bytes
+
+    def needed(search: Search, question: Question) -> Iterator[float]:
+        for _ in range(3):
+            steps.append(search.work.done)
+            search.work.done += needs
+            yield float("inf")
+
+    fits, plain = (watched(*given, effort=spent) for spent in (0.0, effort))
+    most = max(int(effort * plain.whole), fits.work.done) + 2 * plain.block
+    assert not plain.done
+    assert (plain.work.done > fits.work.done) == (effort > 0)
+    assert plain.work.done <= most
+    watch = Watched()
+    search(*given, arms=[watch], needed=[needed], effort=effort)
+    assert len(steps) == 3
+    assert watch.search.work.done <= most + 3 * needs
+
+
+# -- rewrites --------------------------------------------------------------------------------------------------
+
+
+def test_recomputation_is_found_by_its_arm_alone() -> None:
+    """Six tensors of 4 B have to go; a transfer takes 40 ns each way, a relu 1 ns."""
+    graph, hw = layers(8, repeatable=True), two_tiers(0.1)
+    budget = static_peak(graph).bytes - 24
+    moving = search(graph, hw, budget, effort=0.2)
+    again = search(graph, hw, budget, effort=0.2, arms=[rewriting(True, True)])
+    assert (moving.plan.recomputes, again.plan.recomputes > 0) == (0, True)
+    assert again.cost.makespan_ns < moving.cost.makespan_ns
+    assert verify(again.plan, hw, budget) == ()
+
+
+@pytest.mark.parametrize(("reorder", "recompute"), [(False, False), (True, False)])
+def test_ops_run_again_only_where_they_may(reorder: bool, recompute: bool) -> None:
+    graph, hw = layers(8, repeatable=True), two_tiers(0.1)
+    found = search(graph, hw, static_peak(graph).bytes - 24, effort=0.1, arms=[rewriting(reorder, recompute)])
+    assert found.plan.recomputes == 0
