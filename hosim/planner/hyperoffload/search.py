@@ -36,6 +36,8 @@ _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
+_FEW = 48
+"""Up to so many ops tensors may be away between two uses that follow each other on one stream, too."""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
 _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
@@ -78,10 +80,11 @@ class PlannedGraph:
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
         """What judges the choices of local searches; what a judge counts beside bytes leaves them no more room than ``outcome`` has."""
         if self._simulator is None:
-            several, within = len(self.problem.graph.streams) > 1, self.evaluate.budget_bytes
+            graph, within = self.problem.graph, self.evaluate.budget_bytes
+            closer = len(graph.streams) > 1 or len(graph.ops) <= _FEW
             if self.evaluate.judge is not replay and not outcome.cost.infeasible:
                 within = outcome.result.peak_bytes[self.problem.hardware.device_tier]
-            self._simulator = PlanSimulator(with_gaps_between_neighbours(self.problem) if several else self.problem, within)
+            self._simulator = PlanSimulator(with_gaps_between_neighbours(self.problem) if closer else self.problem, within)
         return self._simulator
 
 

@@ -1,9 +1,9 @@
 """Plans of other policies that hyperoffload tries where waits are left: if a rule of thumb does better on some graph, its plan is taken.
 
-All are tried with their defaults on graphs of any size, and on graphs of up to :data:`MOST_OPS` ops with a grid of settings, too. What a
-runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else fits. On
-several streams what one replay decided may be no legal plan, since the streams may overtake each other: then the plan is what comes
-nearest to it. Policies that lose whatever they decide (:mod:`hosim.policies.own.policy_floors`) are not asked for plans.
+All are tried with their defaults. What a runtime would decide is put into the graph (:mod:`hosim.schedule.freeze_runtime`): the plan is a
+static one, unless nothing else fits. On several streams what one replay decided may be no legal plan, since the streams may overtake each
+other: then the plan is what comes nearest to it. Policies that lose whatever they decide (:mod:`hosim.policies.own.policy_floors`) are not
+asked for plans.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ RIVALS = ("resident", "static_split", "memory_peak", "g10", "longest_gap", "laye
 
 AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 """Policies that decide while they run without knowing what comes: tried where they may take less time than the plan in hand."""
-
-MOST_OPS = 20_000
-"""Settings other than the defaults are tried on graphs of up to this many ops; beyond, that would take most of the time."""
 
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
@@ -76,9 +73,9 @@ def static_rivals(
     choose tiers below; without one each has its default.
     """
     rule = None if placement is None else read_placement(placement, hardware)
-    floors, count = PolicyFloors(graph, hardware, budget_bytes, rule), len(graph.ops)
+    floors = PolicyFloors(graph, hardware, budget_bytes, rule)
     choices: list[tuple[str, Mapping[str, Any]]] = [(name, MappingProxyType({})) for name in RIVALS]
-    if placement is None and count <= MOST_OPS and len(nearest_tiers(hardware)) > 1:
+    if placement is None and len(nearest_tiers(hardware)) > 1:
         choices += IF_TIERS
     for name, settings in choices:
         least = to_beat()

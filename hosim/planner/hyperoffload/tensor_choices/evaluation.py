@@ -7,7 +7,7 @@ replays, never by a clock: the same input gives the same plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
@@ -88,7 +88,8 @@ class Evaluator:
             self.work.done += _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
-        return self._seen[key]
+        found = self._seen[key]
+        return found if found.choices or not choices else replace(found, choices=choices)  # it was another policy's
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
