@@ -33,7 +33,7 @@ from hosim.schedule.tiers_below import read_placement
 COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")
 SEED = 43
 INSTANCES = range(9)
-EFFORT = 0.02
+EFFORT = 1.0
 
 
 def shared(graph: Graph) -> Hardware:

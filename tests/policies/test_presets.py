@@ -15,7 +15,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
 from hosim.policies import policy_named, policy_names
-from hosim.policies.own import AT_RUNTIME, static_rivals
+from hosim.policies.own import AT_RUNTIME, RIVALS, static_rivals
 
 
 def step(states: bool) -> Graph:
