@@ -131,7 +131,7 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
     hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
-    judged = explain(plan(b.build(), hw, 10**8, effort=0.02), hw, 10**8)
+    judged = explain(plan(b.build(), hw, 10**8), hw, 10**8)
     output = rows(text(summary(judged), 120))
     shown = [line for line in output if line.startswith("w")]
     assert len(shown) == len({line.split()[0] for line in shown}) == 20
