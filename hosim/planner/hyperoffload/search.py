@@ -63,6 +63,8 @@ class Question:
         evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
         self.swept: list[tuple[Weights, int]] = []
         """The weights of its sweeps, and the bytes that they were for."""
+        self.selection: Selection | None = None
+        """What the first sweep found: the judgement of gaps for plans that began elsewhere."""
         self._simulator: PlanSimulator | None = None
 
     @cached_property
