@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hosim.planner.hyperoffload.refinement import _from_others, _unlike, refined
 from toys import hill, machine
 from typer.testing import CliRunner
 
@@ -14,7 +15,6 @@ from hosim.cli.main import app
 from hosim.hardware import Channel, Tier
 from hosim.planner.hyperoffload import refinement
 from hosim.planner.hyperoffload.local_moves import PlanSimulator, StallSearch
-from hosim.planner.hyperoffload.refinement import _from_others, _unlike, refined
 from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, Evaluation, Evaluator, TensorChoice, analyse
 
 LAYERS, BUDGET, WORK = 102, 900, 60_000
