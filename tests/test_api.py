@@ -16,7 +16,7 @@ from hosim.analysis.lower_bounds import bounded
 from hosim.engine import replay as engine_replay
 from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to_dict
 from hosim.jitter import Jitter
-from hosim.planner.hyperoffload import explain as explained
+from hosim.planner.hyperoffload.explanations import explain as explained
 from hosim.report import to_dict
 from hosim.report.drawn import comparison_figure, image, replay_figure
 from hosim.shipped import find_hardware

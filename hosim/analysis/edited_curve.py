@@ -43,8 +43,8 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute], device_tier: str 
     before = [at for _, at in again]
     count = len(graph.ops)
     ops = np.insert(np.arange(count), before, [f for f, _ in again])
-    if graph.elsewhere or not all(reads_the_same(graph, f, at) for f, at in again):
-        return np.array(static_curve(edited(graph, recompute=recompute), device_tier)), ops  # the second raises
+    if not count or graph.elsewhere or not all(reads_the_same(graph, f, at) for f, at in again):
+        return np.array(static_curve(edited(graph, recompute=recompute), device_tier)), ops  # it raises what is wrong with the edits
     held = graph.derived(_UneditedLives, device_tier)
     is_again = np.insert(np.zeros(count, bool), before, True)
     place = np.flatnonzero(~is_again)

@@ -237,7 +237,8 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, 
 
     References
     ----------
-    :mod:`hosim.planner.hyperoffload.explain` takes each reason from what the planner noted, and the effects from the plan's replay.
+    :mod:`hosim.planner.hyperoffload.explanations.explain` takes each reason from what the planner noted, and the effects from the plan's
+    replay.
 
     Examples
     --------
@@ -249,7 +250,7 @@ def explain(plan: Plan, hardware: Machine | None = None, budget: Budget = None, 
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.io import check_tiers
-    from hosim.planner.hyperoffload import explain as explained
+    from hosim.planner.hyperoffload.explanations import explain as explained
     from hosim.report import PlanExplanation
 
     _expect_plan(plan)

@@ -114,7 +114,7 @@ def plan(
         save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
         say(f"wrote {output}: {counted_cache_ops(made)}{again}")
     if explain:
-        from hosim.planner.hyperoffload import explain as explained
+        from hosim.planner.hyperoffload.explanations import explain as explained
         from hosim.report import explanation, summary, to_dict
         from hosim.report.of_studies import chosen_processors
 

@@ -15,7 +15,8 @@ from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel import time_origins
 from hosim.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
-from hosim.planner.hyperoffload import REASONS, STARTS_BELOW, Explanation, JudgedGap, Line, ObservedTransfer, signed_time
+from hosim.planner.hyperoffload import STARTS_BELOW, JudgedGap
+from hosim.planner.hyperoffload.explanations import REASONS, Explanation, Line, ObservedTransfer, signed_time
 from hosim.report.listed import origin_lines
 from hosim.report.of_replays import NOTHING, channels, time_or_nothing, transfers
 from hosim.report.printing import and_more, lines_of, open_table, paragraph

@@ -13,8 +13,8 @@ from hosim.cli.main import app
 MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "50%")
 
 
-QUICK = ("--policy", "hyperoffload:effort=0.02")
-"""The same explanations as of a longer search."""
+QUICK = ("--policy", "hyperoffload:effort=1")
+"""What hyperoffload does by default."""
 
 
 def hosim(*arguments: object) -> Result:

@@ -15,7 +15,7 @@ from hosim.cache_plan import Plan
 from hosim.gate import Case, measure
 from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_plan, save_workload
-from hosim.planner.hyperoffload import explain
+from hosim.planner.hyperoffload.explanations import explain
 from hosim.report import to_dict
 from hosim.report.drawn import Shown, widget
 from hosim.report.timelines import rows, trace, waits

@@ -106,7 +106,7 @@ def _replayed(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[int |
 
 
 def _of_edits(drawn: Instance, lots: Random) -> Iterator[Row]:
-    plan = own.plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.02, seed=0, reorder=True, recompute=True)
+    plan = own.plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.2, seed=0, reorder=True, recompute=True)
     for damage in DAMAGED_EDITS if plan.edits is not None else ():
         ops = list(plan.graph.ops)
         for _ in range(lots.randint(1, 2)):

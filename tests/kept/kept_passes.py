@@ -20,9 +20,10 @@ from kept_table import KeptTable, Row, checksum
 from hosim.analysis import static_curve
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
-from hosim.planner.hyperoffload import JudgedGap, Weights, explain, gap_figures, judged_gaps, search, select
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator, improve
-from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, everything, insert
+from hosim.planner.hyperoffload import JudgedGap, Weights, gap_figures, judged_gaps, search, select
+from hosim.planner.hyperoffload.explanations import explain
+from hosim.planner.hyperoffload.local_moves import ChoiceMoves, LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import Problem, WorkDone, analyse, everything, insert
 from hosim.planner.rewrites import apply, candidates, cheapest, recomputes, reorder, segments
 
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
@@ -32,6 +33,7 @@ WEIGHTS = (
     Weights(), Weights(waiting=0.3), Weights(slow=0.55), Weights(slow=1.2, waiting=1.0), Weights(copies=False), Weights(tiers=1),
     Weights(lead_ns=9), Weights(stall=0.5),
 )  # fmt: skip
+LOCAL_WORK = 500_000
 SHARES = (0.0, 0.3, 0.7)
 """Where more budgets lie, between the least with which anything can run and all that is held."""
 
@@ -79,7 +81,9 @@ def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         gaps = [gap for t in sorted(moves.gaps) for gap in moves.gaps[t]]
         for seed in (0, 1):
             choices = select(problem, budget, Weights()).choices
-            found = improve(simulator, choices, problem.horizon_ns, 5_000, seed)
+            local = LocalSearch(simulator, choices, problem.horizon_ns, seed)
+            local.go_on(LOCAL_WORK, WorkDone())
+            found = local.best()
             yield "local search", f"{budget} seed {seed}", simulator.begin(found), sorted(found.items())
             near = list(moves.neighbours(found, gaps))
             yield "neighbours", f"{budget} seed {seed}", (len(near), 0, 0), [sorted(changes.items()) for changes in near]

@@ -25,7 +25,7 @@ COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "s
 SEED = 7
 INSTANCES = range(24)
 POLICIES = ("belady", "distance", "g10", "layerwise", "longest_gap", "lookahead", "memory_peak", "on_demand")
-EFFORT = 0.05
+EFFORT = 1.0
 """Of hyperoffload: some dozen replays."""
 
 

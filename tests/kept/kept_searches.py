@@ -26,14 +26,15 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
-from hosim.planner.hyperoffload import Judgement, explain, search
+from hosim.planner.hyperoffload import Judgement, search
+from hosim.planner.hyperoffload.explanations import explain
 from hosim.policies import own
 from hosim.schedule.tiers_below import read_placement
 
 COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")
 SEED = 43
 INSTANCES = range(9)
-EFFORT = 0.02
+EFFORT = 1.0
 
 
 def shared(graph: Graph) -> Hardware:

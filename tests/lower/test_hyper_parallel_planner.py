@@ -489,7 +489,7 @@ def test_a_policy_that_decides_during_the_run(policy: str) -> None:
 
 def test_a_plan_that_changes_the_order_of_the_ops() -> None:
     """Storage 2 could be made after storage 1's last use: the planner would, and a running program cannot."""
-    ops = [(9.0, "", "1"), (9.0, "", "2"), (9.0, "", ""), (9.0, "1", ""), (9.0, "2", "")]
+    ops = [(1.0, "", "1"), (1.0, "", "2"), (1.0, "", ""), (1.0, "1", ""), (1.0, "2", "")]
     trace = trace_of(*ops, sizes={1: 60, 2: 60}, limit=60)
     with pytest.raises(InputError, match="changes the order of the ops"):
         planner(reorder=True).build(trace)

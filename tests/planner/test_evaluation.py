@@ -8,7 +8,17 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.hardware import Tier
-from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Evaluator, PlanCost, TensorChoice, Work, analyse, of_another, plan_cost
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    HOME,
+    Evaluator,
+    PlanCost,
+    TensorChoice,
+    WorkDone,
+    analyse,
+    of_another,
+    plan_cost,
+)
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:
@@ -18,7 +28,7 @@ def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:
 
 def test_an_outcome_is_the_replay_of_its_plan() -> None:
     graph, hw = hill(4), machine()
-    evaluate = Evaluator(analyse(graph, hw), 30, "test", Work())
+    evaluate = Evaluator(analyse(graph, hw), 30, "test", WorkDone())
     outcome = evaluate({0: TensorChoice("ddr", HOME, {1: 5})})
     assert outcome.plan.policy == "test"
     assert outcome.result == replay(outcome.plan, hw, 30)
@@ -32,7 +42,7 @@ def test_the_same_choices_are_replayed_once() -> None:
         asked.append(plan)
         return replay(plan, hardware, budget_bytes)
 
-    evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", Work(), judge)
+    evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", WorkDone(), judge)
     first = evaluate({0: TensorChoice("ddr", HOME, {1: 5})})
     once = evaluate.work.done
     assert evaluate({0: TensorChoice("ddr", HOME, {1: 5})}) is first
@@ -43,7 +53,7 @@ def test_the_same_choices_are_replayed_once() -> None:
 
 
 def test_what_does_not_fit_is_worth_less_than_what_waits() -> None:
-    evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", Work())
+    evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", WorkDone())
     late = evaluate({0: TensorChoice("ddr", HOME, {1: 6})})  # issued when b1 ends, just before b0: that waits for 10 ns
     assert late.cost == PlanCost(False, 170, 20)
     assert late.cost < evaluate({}).cost
@@ -52,7 +62,7 @@ def test_what_does_not_fit_is_worth_less_than_what_waits() -> None:
 
 def test_detaches_move_nothing() -> None:
     graph, hw = plateau(3), machine()
-    evaluate = Evaluator(analyse(graph, hw), 1000, "test", Work())
+    evaluate = Evaluator(analyse(graph, hw), 1000, "test", WorkDone())
     outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert [c.op for c in outcome.plan.cache_ops] == ["prefetch", "detach"]
     assert plan_cost(outcome.plan, outcome.result).moved_bytes == 10
@@ -60,7 +70,7 @@ def test_detaches_move_nothing() -> None:
 
 def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
     graph, hw = plateau(3), machine()
-    evaluate = Evaluator(analyse(graph, hw), 1000, "test", Work())
+    evaluate = Evaluator(analyse(graph, hw), 1000, "test", WorkDone())
     outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert evaluate.times(outcome) == ((10, 30, 50), (30, 50, 70))  # f0 waits 10 ns for w0
 
@@ -83,6 +93,6 @@ def test_plans_of_others_that_a_share_has_no_room_for_are_replayed_on_the_whole_
     asked.clear()
     assert of_another(judge, plan, hw, 1000).feasible
     assert asked == [hw]
-    evaluate = Evaluator(analyse(graph, hw.fair_share), 1000, "test", Work(), judge)
+    evaluate = Evaluator(analyse(graph, hw.fair_share), 1000, "test", WorkDone(), judge)
     assert evaluate({}).cost.infeasible  # the planner's own plans are for a share
     assert evaluate.plan(plan).cost.infeasible is not asked_whole

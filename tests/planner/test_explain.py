@@ -17,20 +17,8 @@ from hosim.hardware import Hardware
 from hosim.io import load_hardware
 from hosim.models import build
 from hosim.planner import hyperoffload as verdicts
-from hosim.planner.hyperoffload import (
-    EVERYTHING,
-    LOCAL_SEARCH,
-    RIVAL,
-    Explanation,
-    JudgedGap,
-    Judgement,
-    Line,
-    Weights,
-    explain,
-    judged_gaps,
-    plan,
-    select,
-)
+from hosim.planner.hyperoffload import EVERYTHING, LOCAL_SEARCH, RIVAL, JudgedGap, Judgement, Weights, judged_gaps, plan, select
+from hosim.planner.hyperoffload.explanations import Explanation, Line, explain
 from hosim.planner.hyperoffload.judgement import SELECTION
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert

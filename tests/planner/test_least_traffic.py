@@ -12,10 +12,11 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import explain, search
+from hosim.planner.hyperoffload import search
 from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
+from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, Work, analyse, everything, insert
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, WorkDone, analyse, everything, insert
 from hosim.policies import policy_named
 from hosim.result import Result
 
@@ -134,7 +135,7 @@ def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
 def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeypatch):
     """There is room for three states to stay, however small a part of the tiers is filled: that is one plan."""
     problem = analyse(updates(3), behind(2400, host=8000, devices=8).fair_share)
-    evaluate = Evaluator(problem, 2400, "test", Work())
+    evaluate = Evaluator(problem, 2400, "test", WorkDone())
     best = evaluate({t: choice.below_in("nvme") for t, choice in everything(problem).items()})
     asked = []
 

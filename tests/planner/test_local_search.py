@@ -9,14 +9,14 @@ from toys import hill, machine
 from hosim.engine import replay
 from hosim.planner.hyperoffload import Weights, select
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, Problem, TensorChoice, Work, analyse, everything, insert
+from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, Problem, TensorChoice, WorkDone, analyse, everything, insert
 
 WORK = 20_000
 
 
 def improved(simulator: PlanSimulator, begun: Choices, floor_ns: int, work: int = WORK, seed: int = 0) -> Choices:
     local = LocalSearch(simulator, begun, floor_ns, seed)
-    local.go_on(work, Work())
+    local.go_on(work, WorkDone())
     return local.best()
 
 
@@ -75,7 +75,7 @@ def test_it_helps_where_a_large_graph_waits() -> None:
 
 
 def test_what_it_spends_is_counted_and_bounded() -> None:
-    problem, spent = analyse(hill(240), machine()), Work()
+    problem, spent = analyse(hill(240), machine()), WorkDone()
     simulator = PlanSimulator(problem, 1500)
     local = LocalSearch(simulator, everything(problem), 0, 0)
     whole = simulator.work
@@ -88,11 +88,11 @@ def test_what_it_spends_is_counted_and_bounded() -> None:
 def test_a_search_goes_on_where_it_ended(number: int) -> None:
     """In two parts it finds what it finds at once, with as much work, and no less than after the first part."""
     problem, budget, begun = drawn(number)
-    parts, spent = LocalSearch(PlanSimulator(problem, budget), begun, problem.horizon_ns, 1), Work()
+    parts, spent = LocalSearch(PlanSimulator(problem, budget), begun, problem.horizon_ns, 1), WorkDone()
     parts.go_on(WORK, spent)
     half, first = spent.done, parts.best()
     better = parts.go_on(WORK, spent)
-    at_once, whole = LocalSearch(PlanSimulator(problem, budget), begun, problem.horizon_ns, 1), Work()
+    at_once, whole = LocalSearch(PlanSimulator(problem, budget), begun, problem.horizon_ns, 1), WorkDone()
     at_once.go_on(half + WORK, whole)
     assert (parts.best(), spent.done) == (at_once.best(), whole.done)
     costs = [PlanSimulator(problem, budget).begin(choices) for choices in (parts.best(), first)]
@@ -110,7 +110,7 @@ def test_searches_that_share_a_simulator_in_turns_do_not_disturb_each_other(numb
         pair = [LocalSearch(simulator, starts[k], problem.horizon_ns, k) for k, simulator in enumerate(simulators)]
         for _ in range(4):
             for k, local in enumerate(pair):
-                better = local.go_on(WORK // 4, Work())
+                better = local.go_on(WORK // 4, WorkDone())
                 yield k, local.best(), better
 
     shared = PlanSimulator(problem, budget)

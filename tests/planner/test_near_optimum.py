@@ -15,7 +15,8 @@ from hosim.analysis import Gap  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.planner.hyperoffload import explain, search  # noqa: E402
+from hosim.planner.hyperoffload import search  # noqa: E402
+from hosim.planner.hyperoffload.explanations import explain  # noqa: E402
 from hosim.planner.hyperoffload.tensor_choices import analyse, with_gaps_between_neighbours  # noqa: E402
 
 OPTIMA = BENCH / "optima_seed_0.csv"

@@ -15,7 +15,8 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware
-from hosim.planner.hyperoffload import Judgement, explain, moving_ns
+from hosim.planner.hyperoffload import Judgement, moving_ns
+from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.policies import policy_named
 from hosim.policies.own import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns, rivals

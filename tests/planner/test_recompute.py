@@ -22,7 +22,8 @@ from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
-from hosim.planner.hyperoffload import explain, search
+from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.rewrites import Candidate, apply, candidates, cheapest, recomputes, rewriting, segments
 

@@ -13,8 +13,9 @@ from hosim.analysis.verifying import verify
 from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Channel, Hardware, Tier
 from hosim.policies import policy_named, policy_names
-from hosim.policies.own import static_rivals
+from hosim.policies.own import AT_RUNTIME, RIVALS, static_rivals
 
 
 def step(states: bool) -> Graph:
@@ -67,10 +68,17 @@ def test_flexgen_searches_its_shares() -> None:
     assert makespan() == 160
 
 
-@pytest.mark.parametrize("states", [False, True])
-def test_the_planner_tries_presets_where_they_differ_from_the_other_rivals(states: bool) -> None:
-    tried = [name for name, _ in static_rivals(step(states), MACHINE, 80, lambda: None, waits=False)]
-    assert ["layerwise:kinds=optimizer_state" in tried, "static_split:states=0.0" in tried] == [states] * 2
+@pytest.mark.parametrize("placement", [None, "nearest"])
+def test_the_planner_tries_other_policies_at_their_defaults(placement: str | None) -> None:
+    def tried(machine: Hardware) -> list[str]:
+        return [name for name, _ in static_rivals(step(states=True), machine, 80, lambda: None, placement)]
+
+    plain = tried(MACHINE)
+    assert set(plain) == {*RIVALS, *AT_RUNTIME} - {"resident"}  # which does not fit
+    nvme = (Tier("nvme", 10**6, 10**9), Channel("up2", "nvme", "hbm", 10**8), Channel("down2", "hbm", "nvme", 10**8))
+    deeper = replace(MACHINE, tiers=(*MACHINE.tiers, nvme[0]), channels=(*MACHINE.channels, *nvme[1:]))
+    # with several tiers below it makes a difference which of them g10 takes
+    assert set(tried(deeper)) - set(plain) == ({"g10:placement=fastest"} if placement is None else set())
 
 
 def test_every_policy_of_hosim_says_whose_system_it_models() -> None:

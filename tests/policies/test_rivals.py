@@ -7,7 +7,6 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner import rewrites
 from hosim.planner.hyperoffload.tensor_choices import Evaluation
 from hosim.policies import own, policy_named
 from hosim.policies.own import AT_RUNTIME
@@ -60,7 +59,7 @@ def test_the_fastest_plan_decided_while_it_runs_where_nothing_else_fits(monkeypa
     def nothing(*_: object, **__: object) -> Evaluation:
         raise InfeasibleError("no plan found")
 
-    monkeypatch.setattr(rewrites, "search", nothing)
+    monkeypatch.setattr("hosim.policies.own.hyperoffload.search", nothing)
     graph = three_streams()
     budget = BUDGET + 2  # where they differ
     plans = [policy_named(name).plan(graph, MACHINE, budget) for name in AT_RUNTIME]

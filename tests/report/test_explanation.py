@@ -10,7 +10,8 @@ from rich.console import Console, RenderableType
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import Explanation, explain, plan
+from hosim.planner.hyperoffload import LOCAL_SEARCH, Judgement, plan
+from hosim.planner.hyperoffload.explanations import Explanation, explain
 from hosim.report import explanation, explanation_lines, summary, to_dict
 
 NS = 10**9
@@ -131,7 +132,7 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
     hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
-    judged = explain(plan(b.build(), hw, 10**8, effort=0.02), hw, 10**8)
+    judged = explain(plan(b.build(), hw, 10**8), hw, 10**8)
     output = rows(text(summary(judged), 120))
     shown = [line for line in output if line.startswith("w")]
     assert len(shown) == len({line.split()[0] for line in shown}) == 20
@@ -143,3 +144,34 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
     assert first["judged"]["below"] == "ddr"
     assert first["judged"]["over_bytes"] > 0
     assert first["judged"]["rival_score_ns"] is None or first["judged"]["score_ns"] >= first["judged"]["rival_score_ns"]
+
+
+def test_local_search_from_a_plan_that_no_selection_made() -> None:
+    b = GraphBuilder("plateau")
+    for i in range(6):
+        b.tensor(f"w{i}", 10**7, "parameter")
+        b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
+    tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
+    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
+    made = plan(b.build(), hw, 3 * 10**7)
+    assert isinstance(made.judgement, Judgement)
+    searched = replace(made, judgement=replace(made.judgement, source=LOCAL_SEARCH, selection=None, tried=()))
+    output = rows(text(explanation(explain(searched, hw, 3 * 10**7)), 240))
+    assert output[0] == "Local search made it from an even spread or another policy's plan: no selection judged its gaps."
+    assert "moved: the planner did not judge it" in " ".join(output)
+
+
+def test_notes_are_of_plans_whose_prefetches_are_issued_at_other_times_too(explained: Explanation) -> None:
+    b = GraphBuilder("chain")
+    b.tensor("w", 10**7, "parameter")
+    for i in range(6):
+        b.op(f"f{i}", "matmul", inputs=["w"] if i in (0, 5) else [], duration_ns=20 * 10**6)
+        b.op(f"g{i}", "matmul", outputs=[b.tensor(f"x{i}", 95 * 10**6)], duration_ns=20 * 10**6)
+    graph, budget = b.build(), 10**8
+    made = plan(graph, explained.hardware, budget)
+    assert explain(made, explained.hardware, budget).judgement is made.judgement is not None
+    moved = tuple(replace(c, after=c.after - 1) if c.op == PREFETCH and c.after > 0 else c for c in made.cache_ops)
+    assert moved != made.cache_ops
+    assert explain(replace(made, cache_ops=moved), explained.hardware, 2 * budget).judgement is made.judgement
+    elsewhere = tuple(c if c.op == PREFETCH else replace(c, after=c.after + 1) for c in made.cache_ops)
+    assert explain(replace(made, cache_ops=elsewhere), explained.hardware, 2 * budget).judgement is None

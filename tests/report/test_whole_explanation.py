@@ -14,7 +14,8 @@ from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import Explanation, GapFigures, GapScore, JudgedGap, Line, ObservedTransfer, Region
+from hosim.planner.hyperoffload import GapFigures, GapScore, JudgedGap
+from hosim.planner.hyperoffload.explanations import Explanation, Line, ObservedTransfer, Region
 from hosim.report import PlanExplanation, explanation, summary, to_dict
 from hosim.report import explanation_lines as lines_of_reasons
 from hosim.result import ChannelFigures, Stall, Transfer

@@ -111,7 +111,7 @@ def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
     assert len(shares) > 1
 
 
-@pytest.mark.parametrize(("seed", "budget", "gain"), [(0, 45, 0.1), (3, 45, 0.1), (1, 60, 0.0)])
+@pytest.mark.parametrize(("seed", "budget", "gain"), [(0, 45, 0.1), (3, 45, 0.03), (1, 60, 0.0)])
 def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(seed, budget, gain):
     """Without its judgement only smaller budgets keep segments from growing; with it the planner sees which plan leaves no holes."""
     choice = parse_choice("hyperoffload:effort=0.0")
@@ -137,7 +137,7 @@ def test_only_the_planner_that_can_be_told_so_and_only_plans_that_wait_are_judge
 
     monkeypatch.setattr(own, "plan", told)
     plan_against_reserved(chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching"))
-    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.0"), 75 * MIB, Counting("caching"))
+    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload"), 75 * MIB, Counting("caching"))
     assert efforts == []
     plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching"))
     assert (efforts[-1], set(efforts[:-1]), len(efforts) > 2) == (0.01, {0.0}, True)

@@ -6,25 +6,10 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.planner.hyperoffload.arms import stretched, swept
-    from hosim.planner.hyperoffload.explain import (
-        FROM_HOME,
-        NO_PLACE,
-        REASONS,
-        SEARCH_KEPT,
-        SEARCH_MOVED,
-        UNJUDGED_KEPT,
-        UNJUDGED_MOVED,
-        Explanation,
-        Line,
-        Region,
-        explain,
-        signed_time,
-    )
     from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
     from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
     from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap, judged_gaps
     from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
-    from hosim.planner.hyperoffload.observed import ObservedTransfer
     from hosim.planner.hyperoffload.pipeline import plan, search
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import select
@@ -34,13 +19,10 @@ else:
         __name__,
         {
             "arms": "stretched swept",
-            "explain": "Explanation FROM_HOME Line NO_PLACE REASONS Region SEARCH_KEPT SEARCH_MOVED UNJUDGED_KEPT "
-            "UNJUDGED_MOVED explain signed_time",
             "gap_figures": "GapFigures gap_figures",
             "gap_scoring": "GapScore Weights",
             "judged_gaps": "JudgedGap STARTS_BELOW judged_gaps",
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL",
-            "observed": "ObservedTransfer",
             "pipeline": "plan search",
             "search": "Arm Found PlannedGraph Search",
             "selection": "select",
@@ -49,39 +31,7 @@ else:
     )
 
 __all__ = [
-    "EVERYTHING",
-    "FROM_HOME",
-    "LOCAL_SEARCH",
-    "NO_PLACE",
-    "REASONS",
-    "RIVAL",
-    "SEARCH_KEPT",
-    "SEARCH_MOVED",
-    "STARTS_BELOW",
-    "UNJUDGED_KEPT",
-    "UNJUDGED_MOVED",
-    "Arm",
-    "Explanation",
-    "Found",
-    "GapFigures",
-    "GapScore",
-    "JudgedGap",
-    "Judgement",
-    "Line",
-    "ObservedTransfer",
-    "PlannedGraph",
-    "Region",
-    "Search",
-    "Weights",
-    "explain",
-    "gap_figures",
-    "judged_gaps",
-    "moving_ns",
-    "plan",
-    "search",
-    "select",
-    "signed_time",
-    "soonest_end_ns",
-    "stretched",
-    "swept",
+    "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap", "Judgement",
+    "PlannedGraph", "Search", "Weights", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select", "soonest_end_ns",
+    "stretched", "swept",
 ]  # fmt: skip

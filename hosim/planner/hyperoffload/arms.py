@@ -48,6 +48,7 @@ def _sweep(search: Search, question: PlannedGraph, selection: Selection) -> bool
     before = search.best
     search.work.done += _OF_A_JUDGEMENT * selection.judged
     search.note_full(selection.full)
+    question.selection = question.selection or selection
     for choices in (selection.choices, advance(question.problem, selection.choices, search.budget_bytes)):
         search.offer(Found(question.evaluate(choices), question, SELECTION, selection))
         if search.done:

@@ -15,7 +15,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.arms import annealing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
-from hosim.planner.hyperoffload.judgement import Judgement
+from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
 from hosim.schedule.tiers_below import Placement
@@ -77,7 +77,8 @@ def search(
 def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
     """The outcome, its plan with where it comes from and what edits made its graph."""
     outcome = found.outcome
-    judgement = Judgement(found.source, outcome.choices, found.selection, found.rival, tuple(dict.fromkeys(tried)), outcome.plan.graph)
+    selection = found.selection or (found.question.selection if found.source == LOCAL_SEARCH else None)
+    judgement = Judgement(found.source, outcome.choices, selection, found.rival, tuple(dict.fromkeys(tried)), outcome.plan.graph)
     plan, edits = replace(outcome.plan, judgement=judgement), found.question.edits
     if edits is None:
         return replace(outcome, plan=plan)

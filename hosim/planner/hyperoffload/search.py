@@ -34,6 +34,8 @@ from hosim.planner.hyperoffload.tensor_choices import (
 
 _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
+_LEAST = 0.05
+"""Less effort than that changes nothing."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
 _FEW = 48
@@ -68,6 +70,8 @@ class PlannedGraph:
         """The weights of its sweeps, and the bytes that they were for."""
         self.spread = False
         """Whether even spreads were tried."""
+        self.selection: Selection | None = None
+        """What the first sweep found: the judgement of gaps for plans that began elsewhere."""
         self._simulator: PlanSimulator | None = None
 
     @cached_property
@@ -303,7 +307,7 @@ class Search:
         last = [_Bringing(self, arm, self.plain) for arm in needed]
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
         behind: list[_Arm] = []
-        asked, limit = [], int(effort * self.whole)
+        asked, limit = [], int(max(effort, _LEAST) * self.whole)
         while not self.done:
             question = self.plain if self.best is None else self.best.question
             if question not in asked:

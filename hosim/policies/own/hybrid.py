@@ -25,6 +25,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner import hyperoffload
+from hosim.policies.own.hyperoffload import plan as plan_all
 from hosim.result import Timeline
 from hosim.schedule.experts import HOTTEST, KEEPS, LFU, LRU, PREDICTORS, ExpertCache, ExpertTable, Fetch, Rule, expert_table, hottest
 from hosim.schedule.tiers_below import FASTEST, PLANNED, Placement, planned_placement, route, space_below
@@ -80,7 +81,8 @@ def plan(
     rule = planned_placement(placement, hardware)
     dynamic = routed(graph)
     if dynamic is None or not dynamic.marked or (cache_bytes is None and _all_fits(graph, dynamic, hardware, budget_bytes)):
-        return hyperoffload.plan(graph, hardware, budget_bytes, policy="hybrid", placement=rule)
+        ours = plan_all(graph, hardware, budget_bytes, effort=1.0, seed=0, reorder=None, recompute=None, placement=placement)
+        return replace(ours, policy="hybrid")
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
     sizes = _sizes(graph, dynamic)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from hosim.folded_parts import folded
-from hosim.planner.hyperoffload import Explanation, ObservedTransfer
+from hosim.planner.hyperoffload.explanations import Explanation, ObservedTransfer
 from hosim.report.of_replays.tables import NOTHING, percent, time_or_nothing
 from hosim.report.printing import and_more, open_table, paragraph
 from hosim.units import human_time

@@ -75,9 +75,9 @@ def nearest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
 def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
     """The lower tiers by the time of a round trip of 64 MiB, the fastest first; those that one channel joins come before others."""
 
-    def order(tier: LowerTier) -> tuple[bool, int]:
+    def order(tier: LowerTier) -> tuple[bool, int, str]:
         round_trip = alone_ns(hardware, tier.up.name, _CHUNK) + alone_ns(hardware, tier.down.name, _CHUNK)
-        return has_hops(hardware, tier), round_trip
+        return has_hops(hardware, tier), round_trip, tier.name  # equally fast ones not as the profile happens to list them
 
     return tuple(sorted(_lower_tiers(hardware), key=order))
 

@@ -3,7 +3,7 @@
 A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`), so each gap has the score by which
 selection took or left it, and the pass that decided otherwise if one did. The planner has not judged plans of other policies or from
 files: of these, an explanation says what moves and what that brings, and gives no motives. The replay
-(:mod:`hosim.planner.hyperoffload.observed`) says when a tensor is away, what that saves, and which op waits for its transfers.
+(:mod:`hosim.planner.hyperoffload.explanations.observed`) says when a tensor is away, what that saves, and which op waits for its transfers.
 :func:`explain` is the whole of it; :mod:`hosim.report.explanation` shows it.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.analysis import Gap, canonical
-from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
+from hosim.planner.hyperoffload.explanations.observed import ObservedTransfer, copies, loads, notes
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
 from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
-from hosim.planner.hyperoffload.observed import ObservedTransfer, copies, loads, notes
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 from hosim.processors import refuse_other_processors
@@ -184,13 +184,18 @@ def _as_planned(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
 
 
 def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
-    """The planner's notes, if they are about this plan: its cache ops must be those that follow from the choices."""
+    """The planner's notes, if they are about this plan: its cache ops are those that follow from the choices, prefetches issued later."""
     judgement = plan.judgement
     if not isinstance(judgement, Judgement) or judgement.graph not in (None, plan.graph):
         return None
-    if judgement.source == RIVAL or insert(problem, judgement.choices, plan.policy).cache_ops == plan.cache_ops:
+    if judgement.source == RIVAL or _decided(insert(problem, judgement.choices, plan.policy)) == _decided(plan):
         return judgement
     return None
+
+
+def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
+    """What moves and when it leaves; what comes up may be issued later than was chosen, so that the plan fits where times vary."""
+    return sorted((c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after) for c in plan.cache_ops)
 
 
 _PLACEMENT = "placement "
@@ -231,7 +236,8 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
         return f"Parameters that fit are kept{graph}, the others come up for each use and leave after it, spread evenly over the step."
     if judgement.source == LEAST_TRAFFIC:
         return f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest lies as near as there is room."
-    assert judgement.selection is not None
+    if judgement.selection is None:
+        return f"Local search made it{graph} from an even spread or another policy's plan: no selection judged its gaps."
     text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
     if judgement.source == LOCAL_SEARCH:
         count = sum(line.reason in (SEARCH_MOVED, SEARCH_KEPT) for line in lines)
@@ -371,8 +377,9 @@ class _Lines:
     def _verdict(self, gap: Gap, moved: bool, judged: JudgedGap | None) -> tuple[str, str]:
         """The code of the reason and the reason in words, from the planner's notes alone."""
         judgement = self.judgement
+        unjudged = (UNJUDGED_MOVED if moved else UNJUDGED_KEPT), "the planner did not judge it"
         if judgement is None or judgement.source == RIVAL:
-            return (UNJUDGED_MOVED if moved else UNJUDGED_KEPT), "the planner did not judge it"
+            return unjudged
         if not moved and uses_gap(judgement.choices, gap, len(self.graph.ops)):
             return NO_PLACE, "chosen, but at no point of the step is it safe to detach it, as streams overlap"
         if judgement.source == EVERYTHING and moved:
@@ -382,6 +389,8 @@ class _Lines:
             return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
         if judgement.source == LEAST_TRAFFIC:
             return (LEAST_TRAFFIC, "it does not fit beside what stays") if moved else (STAYS, "there is room for it to stay")
+        if judgement.selection is None:
+            return unjudged
         if judgement.changed(gap):
             took = (SEARCH_MOVED, "by local search, though selection left it")
             return took if moved else (SEARCH_KEPT, "by local search, though selection took it")

@@ -1,6 +1,6 @@
 """What a recorded replay shows about the transfers of a plan: what computation covers each, which ops wait, when it could begin; loads.
 
-Figures of a timeline alone, whoever made the plan; :mod:`hosim.planner.hyperoffload.explain` puts them together with the gaps.
+Figures of a timeline alone, whoever made the plan; :mod:`hosim.planner.hyperoffload.explanations.explain` puts them together with the gaps.
 """
 
 from __future__ import annotations
