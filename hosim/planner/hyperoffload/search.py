@@ -2,7 +2,7 @@
 
 An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
 (:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
-best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. WorkDone is counted,
+best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
 never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search.
 """
 

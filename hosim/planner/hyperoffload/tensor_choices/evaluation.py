@@ -1,7 +1,6 @@
 """What choices cost: the plan that follows from them, replayed.
 
-The engine is the judge of every step of the planner, so nothing that it models can be forgotten here. WorkDone is limited by the number of
-replays, never by a clock: the same input gives the same plan.
+The engine is the judge of every plan, so nothing that it models can be forgotten here. What is replayed is counted as work.
 """
 
 from __future__ import annotations
