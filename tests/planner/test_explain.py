@@ -16,8 +16,9 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner import hyperoffload as verdicts
+from hosim.planner import hyperoffload as notes
 from hosim.planner.hyperoffload import EVERYTHING, LOCAL_SEARCH, RIVAL, JudgedGap, Judgement, Weights, judged_gaps, plan, select
+from hosim.planner.hyperoffload import explanations as verdicts
 from hosim.planner.hyperoffload.explanations import Explanation, Line, explain
 from hosim.planner.hyperoffload.judgement import SELECTION
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
@@ -279,7 +280,7 @@ def test_everything_moves_where_no_selection_fits() -> None:
     choices = everything(problem)
     made = replace(insert(problem, choices, "test"), judgement=Judgement(EVERYTHING, choices, select(problem, 10, Weights())))
     found = explain(made, machine(), 40)
-    assert {one.reason for one in found.lines if one.moved} == {verdicts.EVERYTHING}
+    assert {one.reason for one in found.lines if one.moved} == {notes.EVERYTHING}
     assert found.origin.startswith("No selection fits")
 
 
@@ -287,8 +288,8 @@ def test_notes_about_another_plan_are_not_used() -> None:
     graph, hw = hill(4), machine()
     made = plan(graph, hw, 30)
     assert explain(made, hw, 30).judgement is not None
-    changed = replace(made, cache_ops=tuple(replace(c, after=c.after + 1) if c.op == PREFETCH else c for c in made.cache_ops))
-    found = explain(changed, hw, 30)
+    changed = replace(made, cache_ops=tuple(replace(c, after=c.after + 1) if c.op == DETACH else c for c in made.cache_ops))
+    found = explain(changed, hw, 40)
     assert found.judgement is None
     assert found.origin == "Plan of hyperoffload: hosim's planner did not judge it."
 

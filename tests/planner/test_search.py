@@ -113,9 +113,9 @@ def test_it_ends_where_the_lower_bound_is_reached() -> None:
     assert run.work.done < run.whole
 
 
-@pytest.mark.parametrize("effort", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("effort", [0.0, 0.2, 0.5])
 def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
-    """A plan that fits is needed; so is what is asked for in any case. Local search goes on for a block at a time."""
+    """A plan that fits is needed; so is what is asked for in any case. Annealing takes three blocks at a time."""
     case, needs, steps = instance(3, 31), 10**6, []
     given = case.graph, case.hardware, case.budget_bytes
 
@@ -126,7 +126,7 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
             yield float("inf")
 
     fits, plain = (watched(*given, effort=spent) for spent in (0.0, effort))
-    most = max(int(effort * plain.whole), fits.work.done) + 2 * plain.block
+    most = max(int(effort * plain.whole), fits.work.done) + 4 * plain.block
     assert not plain.done
     assert (plain.work.done > fits.work.done) == (effort > 0)
     assert plain.work.done <= most
