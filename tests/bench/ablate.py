@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
     "qwen3-train-60": (shipped("qwen3-30b-a3b-train-slice"), "h100-80gb-sxm", "60%", 1),
     "t5-60": (shipped("t5-large-train"), "a100-80gb-sxm", "60%", 1),
     "vit-45": (shipped("vit-l-16-train"), "rtx-4090", "45%", 1),
-    "dit-45": (shipped("dit-xl-2-denoise"), "rtx-4090", "45%", 1),
+    "dit-75": (shipped("dit-xl-2-denoise"), "rtx-4090", "75%", 1),
     "vit-x8-60": (shipped("vit-l-16-train"), "a100-80gb-sxm", "60%", 8),
     "phi4-75": (spec(model="phi-4", phase="prefill", sequence=4096, batch=1), "a6000", "75%", 1),
     "qwen1.5b-t4": (spec(model="qwen2.5-1.5b", phase="train", layers=8, batch=2, sequence=1024), "t4", "60%", 1),
