@@ -39,7 +39,7 @@ from hosim.errors import InfeasibleError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Hardware  # noqa: E402
 from hosim.io import load_any, load_hardware, make  # noqa: E402
-from hosim.planner.hyperoffload import Arm, Question, Search  # noqa: E402
+from hosim.planner.hyperoffload import Arm, PlannedGraph, Search  # noqa: E402
 from hosim.policies import policy_named  # noqa: E402
 from hosim.shipped import find_hardware, find_workload  # noqa: E402
 
@@ -177,9 +177,9 @@ class Counted:
     def arm(self, name: str, arm: Arm) -> Arm:
         """The arm, its work counted; one that does nothing, if it is the one to be without."""
 
-        def steps(search: Search, question: Question) -> Iterator[float | None]:
+        def steps(search: Search, planned: PlannedGraph) -> Iterator[float | None]:
             self._search = search
-            going = arm(search, question)
+            going = arm(search, planned)
             while name != self.without:
                 before = search.work.done
                 said = next(going, self)
@@ -201,11 +201,11 @@ class Counted:
             for listed in ("_OF_EACH", "_LATER"):
                 these = tuple([self.arm(named(arm), arm) for arm in getattr(PIPELINE, listed)])
                 patched.enter_context(patch.object(PIPELINE, listed, these))
+            patched.enter_context(patch.object(PIPELINE, "spreading", self.arm("spreading", PIPELINE.spreading)))
             for factory in FACTORIES:
                 patched.enter_context(patch.object(OWN, factory, counted(factory)))
             if self.without == LOCAL:
                 patched.enter_context(patch.object(Search, "_pool", lambda *_: None))
-                patched.enter_context(patch.object(Search, "searched", lambda *_: None))
             plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes)
         took = replay(plan, hardware, budget_bytes).makespan_ns
         assert took is not None

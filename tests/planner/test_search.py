@@ -73,7 +73,7 @@ class Watched:
 
     search: Search
 
-    def __call__(self, search: Search, question: PlannedGraph) -> Iterator[float | None]:
+    def __call__(self, search: Search, planned: PlannedGraph) -> Iterator[float | None]:
         self.search = search
         return iter(())
 
@@ -119,7 +119,7 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
     case, needs, steps = instance(3, 31), 10**6, []
     given = case.graph, case.hardware, case.budget_bytes
 
-    def needed(search: Search, question: PlannedGraph) -> Iterator[float]:
+    def needed(search: Search, planned: PlannedGraph) -> Iterator[float]:
         for _ in range(3):
             steps.append(search.work.done)
             search.work.done += needs

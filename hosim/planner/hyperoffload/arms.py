@@ -32,25 +32,25 @@ _OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
 """The work of judging one gap in a sweep, and of a spread for each op."""
 
 
-def swept(search: Search, question: PlannedGraph, weights: Weights, part: float = 1.0) -> bool:
+def swept(search: Search, planned: PlannedGraph, weights: Weights, part: float = 1.0) -> bool:
     """Offer what a sweep within a part of the budget finds, with late and with early returns; says whether that is the best so far.
 
     The same sweep is made once.
     """
     budget = int(search.budget_bytes * part)
-    if (weights, budget) in question.swept:
+    if (weights, budget) in planned.swept:
         return False
-    question.swept.append((weights, budget))
-    return _sweep(search, question, select(question.problem, budget, weights))
+    planned.swept.append((weights, budget))
+    return _sweep(search, planned, select(planned.problem, budget, weights))
 
 
-def _sweep(search: Search, question: PlannedGraph, selection: Selection) -> bool:
+def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
     before = search.best
     search.work.done += _OF_A_JUDGEMENT * selection.judged
     search.note_full(selection.full)
-    question.selection = question.selection or selection
-    for choices in (selection.choices, advance(question.problem, selection.choices, search.budget_bytes)):
-        search.offer(Found(question.evaluate(choices), question, SELECTION, selection))
+    planned.selection = planned.selection or selection
+    for choices in (selection.choices, advance(planned.problem, selection.choices, search.budget_bytes)):
+        search.offer(Found(planned.evaluate(choices), planned, SELECTION, selection))
         if search.done:
             break
     return search.best is not before
@@ -59,106 +59,106 @@ def _sweep(search: Search, question: PlannedGraph, selection: Selection) -> bool
 def sweeping(placement: Placement | None = None) -> Arm:
     """Sweeps on the unhindered step, stretched until transfers fit in it."""
 
-    def steps(search: Search, question: PlannedGraph) -> Iterator[None]:
+    def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
         for slow, other in _SLOW:
-            swept(search, question, stretched(question, slow, placement))
-            swept(search, question, stretched(question, other, placement))
+            swept(search, planned, stretched(planned, slow, placement))
+            swept(search, planned, stretched(planned, other, placement))
             yield
 
     return steps
 
 
-def stretched(question: PlannedGraph, slow: float = 1.0, placement: Placement | None = None) -> Weights:
+def stretched(planned: PlannedGraph, slow: float = 1.0, placement: Placement | None = None) -> Weights:
     """Weights for a step that takes as long as the bound says at least: transfers have that much more time than in one without waits."""
-    return Weights(placement=placement, slow=slow * question.problem.horizon_ns / max(1, question.least_ns))
+    return Weights(placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
-def refining(search: Search, question: PlannedGraph) -> Iterator[None]:
+def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
     slow = 1.0
-    while search.best is not None and search.best.question is question and not search.nothing_fits:
-        problem = analyse(question.problem.graph, search.hardware, question.evaluate.times(search.best.outcome))
-        better = _sweep(search, question, select(problem, search.budget_bytes, Weights(slow=slow)))
+    while search.best is not None and search.best.planned is planned and not search.nothing_fits:
+        problem = analyse(planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome))
+        better = _sweep(search, planned, select(problem, search.budget_bytes, Weights(slow=slow)))
         yield
         if not better and slow < 1:
             return
         slow = 1.0 if better else _AGAIN
 
 
-def holding_less(search: Search, question: PlannedGraph) -> Iterator[None]:
+def holding_less(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps like that of the best plan within parts of the budget."""
     for part in _LESS:
         best = search.best
-        if best is None or best.selection is None or best.question is not question:
+        if best is None or best.selection is None or best.planned is not planned:
             return
-        swept(search, question, best.selection.weights, part)
+        swept(search, planned, best.selection.weights, part)
         yield
 
 
-def spreading(search: Search, question: PlannedGraph) -> Iterator[None]:
+def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Even spreads over one tier below and over all, with more and more room to spare, with and without what the step writes."""
-    if question.spread:
+    if planned.spread:
         return
-    question.spread = True
-    problem, budget = question.problem, search.budget_bytes
+    planned.spread = True
+    problem, budget = planned.problem, search.budget_bytes
     usual = usual_bytes(problem)
     for tiers, written in product(sorted({1, len(problem.below)}), (False, True)):
         for spare in _SPARE:
-            _spread(search, question, evenly(problem, budget, spare * usual, written, tiers))
+            _spread(search, planned, evenly(problem, budget, spare * usual, written, tiers))
         yield
     for tiers, spread in product(sorted({1, len(problem.below)}), (in_time, hardly_late)):
         for spare in _SPARE[:2]:
-            _spread(search, question, spread(problem, budget, spare * usual, False, tiers))
+            _spread(search, planned, spread(problem, budget, spare * usual, False, tiers))
         yield
 
 
-def _spread(search: Search, question: PlannedGraph, choices: Choices | None) -> None:
-    search.work.done += _OF_A_SPREAD * len(question.problem.graph.ops)
+def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> None:
+    search.work.done += _OF_A_SPREAD * len(planned.problem.graph.ops)
     if choices is not None:
-        found = advance(question.problem, choices, search.budget_bytes)
-        search.offer(Found(question.evaluate(found), question, SPREAD))
+        found = advance(planned.problem, choices, search.budget_bytes)
+        search.offer(Found(planned.evaluate(found), planned, SPREAD))
 
 
-def placing(search: Search, question: PlannedGraph) -> Iterator[None]:
+def placing(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where there is one."""
-    if len(question.problem.below) < 2:
+    if len(planned.problem.below) < 2:
         return
     for rule in (NEAREST, FASTEST, BALANCED, BY_KIND):
         search.tried.append(f"placement {rule}")
-        swept(search, question, stretched(question, 1.0, Placement(rule)))
+        swept(search, planned, stretched(planned, 1.0, Placement(rule)))
         yield
-    swept(search, question, Weights(tiers=1))
+    swept(search, planned, Weights(tiers=1))
     yield
-    while search.best is not None and search.best.question is question and search.best.outcome.choices:
-        assigned = assigned_tiers(question.problem, search.best.outcome.choices)
-        if not assigned or not swept(search, question, Weights(assigned=assigned)):
+    while search.best is not None and search.best.planned is planned and search.best.outcome.choices:
+        assigned = assigned_tiers(planned.problem, search.best.outcome.choices)
+        if not assigned or not swept(search, planned, Weights(assigned=assigned)):
             break
         yield
 
 
-def saving_traffic(search: Search, question: PlannedGraph) -> Iterator[None]:
+def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """The least traffic, where the best plan uses routes of several channels."""
-    while search.best is not None and search.best.question is question:
+    while search.best is not None and search.best.planned is planned:
         before = search.best.outcome
-        found, source = with_least_traffic(question.evaluate, question.problem, before, "")
+        found, source = with_least_traffic(planned.evaluate, planned.problem, before, "")
         if source != LEAST_TRAFFIC:
             break
-        search.offer(Found(found, question, LEAST_TRAFFIC))
+        search.offer(Found(found, planned, LEAST_TRAFFIC))
         yield
 
 
-def annealing(search: Search, question: PlannedGraph) -> Iterator[None]:
+def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights and tiers below drawn at random."""
-    rng, problem = search.rng, question.problem
+    rng, problem = search.rng, planned.problem
     for k in count():
         best = search.best
-        if best is None or best.question is not question or not problem.gaps:
+        if best is None or best.planned is not planned or not problem.gaps:
             return
         if k % 2 == 0 and best.outcome.choices:
             begin = best
         else:
-            drawn = [question.evaluate(_drawn(search, problem, rng)) for _ in range(_DRAWN)]
-            begin = Found(min(drawn, key=lambda outcome: outcome.cost), question, SELECTION)
+            drawn = [planned.evaluate(_drawn(search, problem, rng)) for _ in range(_DRAWN)]
+            begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
         found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
         if found is not None:
             search.offer(found)
@@ -179,14 +179,14 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
     }
 
 
-def fitting(search: Search, question: PlannedGraph) -> Iterator[None]:
+def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Where nothing fits: everything that can move moves, or all is filled from the farthest tier on."""
     if not search.nothing_fits:
         return
-    moved = Found(question.evaluate(everything(question.problem)), question, EVERYTHING)
+    moved = Found(planned.evaluate(everything(planned.problem)), planned, EVERYTHING)
     search.offer(moved)
     yield
     if search.nothing_fits:
-        found, source = from_the_farthest(question.evaluate, question.problem, moved.outcome, EVERYTHING)
-        search.offer(Found(found, question, source))
+        found, source = from_the_farthest(planned.evaluate, planned.problem, moved.outcome, EVERYTHING)
+        search.offer(Found(found, planned, source))
         yield

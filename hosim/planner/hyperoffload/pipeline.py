@@ -77,9 +77,9 @@ def search(
 def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
     """The outcome, its plan with where it comes from and what edits made its graph."""
     outcome = found.outcome
-    selection = found.selection or (found.question.selection if found.source == LOCAL_SEARCH else None)
+    selection = found.selection or (found.planned.selection if found.source == LOCAL_SEARCH else None)
     judgement = Judgement(found.source, outcome.choices, selection, found.rival, tuple(dict.fromkeys(tried)), outcome.plan.graph)
-    plan, edits = replace(outcome.plan, judgement=judgement), found.question.edits
+    plan, edits = replace(outcome.plan, judgement=judgement), found.planned.edits
     if edits is None:
         return replace(outcome, plan=plan)
     plan = replace(plan, edits=edits)

@@ -8,6 +8,7 @@ never measured by a clock, and which arm is next does not depend on how much the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,13 +98,13 @@ class Found:
     """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it is."""
 
     outcome: Evaluation
-    question: PlannedGraph
+    planned: PlannedGraph
     source: str
     selection: Selection | None = None
     rival: str = ""
 
 
-class _Arm:
+class _Arm(ABC):
     """What a search may go on with."""
 
     def __init__(self, search: Search) -> None:
@@ -121,9 +122,9 @@ class _Arm:
         return self._gained / max(1.0, self._spent)
 
     @property
+    @abstractmethod
     def least_ns(self) -> int:
         """What it cannot beat."""
-        raise NotImplementedError
 
     def promised_ns(self, work: int) -> float:
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks arms."""
@@ -140,22 +141,23 @@ class _Arm:
         self._spent = self._spent * _FORGET + self.search.work.done - begun
         return more
 
+    @abstractmethod
     def go_on(self) -> bool:
-        raise NotImplementedError
+        """The piece of work; says whether there may be more."""
 
 
 class _Bringing(_Arm):
     """An arm that brings plans of its own; what it says about its next step is what that promises."""
 
-    def __init__(self, search: Search, arm: Arm, question: PlannedGraph, bound: bool = True) -> None:
+    def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
-        self._question, self._bound = question, bound
-        self._steps = arm(search, question)
+        self._planned, self._bound = planned, bound
+        self._steps = arm(search, planned)
         self._said: float | None = None
 
     @property
     def least_ns(self) -> int:
-        return self._question.least_ns if self._bound else 0
+        return self._planned.least_ns if self._bound else 0
 
     def promised_ns(self, work: int) -> float:
         if self._said is None:
@@ -184,19 +186,19 @@ class _Pooled(_Arm):
 
     @property
     def least_ns(self) -> int:
-        return self._found.question.least_ns
+        return self._found.planned.least_ns
 
     def go_on(self) -> bool:
-        search, question, outcome = self.search, self._found.question, self._found.outcome
+        search, planned, outcome = self.search, self._found.planned, self._found.outcome
         if self._local is None:
-            simulator = question.simulated(outcome)
+            simulator = planned.simulated(outcome)
             if not simulator.covers(outcome.choices):
                 return False
-            self._local = LocalSearch(simulator, outcome.choices, question.least_ns, search.rng.getrandbits(32))
+            self._local = LocalSearch(simulator, outcome.choices, planned.least_ns, search.rng.getrandbits(32))
         if self._local.go_on(search.block, search.work):
-            outcome = question.evaluate(self._local.best())
+            outcome = planned.evaluate(self._local.best())
             if outcome.cost < self._found.outcome.cost:
-                self._found = Found(outcome, question, LOCAL_SEARCH, self._found.selection)
+                self._found = Found(outcome, planned, LOCAL_SEARCH, self._found.selection)
                 search.note_best(self._found)
         return self._local.some
 
@@ -212,7 +214,7 @@ def _gain(before: Found | None, after: Found | None) -> float:
 
 def _unlike(one: Found, other: Found) -> bool:
     """Whether two plans for a graph have other tensors away."""
-    sizes = [tensor.size_bytes for tensor in one.question.problem.graph.tensors]
+    sizes = [tensor.size_bytes for tensor in one.planned.problem.graph.tensors]
     first, second = ({(t, after) for t, choice in found.outcome.choices.items() for after in choice.away} for found in (one, other))
     return sum([sizes[t] for t, _ in first ^ second]) * _UNLIKE > sum([sizes[t] for t, _ in first | second])
 
@@ -227,7 +229,7 @@ class Search:
         self.hardware, self.budget_bytes, self.policy, self.judge = hardware, budget_bytes, policy, judge
         self.rng = Random(seed)
         self.work = WorkDone()
-        self.plain = self.question(graph)
+        self.plain = self.planned_graph(graph)
         count = max(1, len(graph.ops))
         self.whole = min(_OF_AN_OP * count, _OF_A_GRAPH + _OF_MANY_OPS * count)
         """The work of ``effort=1``."""
@@ -240,14 +242,14 @@ class Search:
         self.full = ""
         """The lower tiers that were full in the sweep that found most of them so, in words."""
 
-    def question(self, graph: Graph, edits: Edits | None = None) -> PlannedGraph:
+    def planned_graph(self, graph: Graph, edits: Edits | None = None) -> PlannedGraph:
         """A graph to plan for within the budget."""
         problem = analyse(graph, self.hardware)
         return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
         """What annealing makes of a plan; None where it cannot be searched from."""
-        planned, choices = found.question, found.outcome.choices
+        planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
             return None
@@ -275,7 +277,7 @@ class Search:
 
     def _pool(self, found: Found) -> None:
         """Keep a plan that is unlike all in the pool, or better than what it is like."""
-        alike = [member for member in self.pool if member.found.question is found.question and not _unlike(member.found, found)]
+        alike = [member for member in self.pool if member.found.planned is found.planned and not _unlike(member.found, found)]
         if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
             return
         kept = [member for member in self.pool if member not in alike]
@@ -292,7 +294,7 @@ class Search:
         if self.best is None or self.nothing_fits:
             return False
         outcome = self.best.outcome
-        waits = self.best.question is not self.plain or outcome.waits or outcome.slowed
+        waits = self.best.planned is not self.plain or outcome.waits or outcome.slowed
         return not waits or outcome.cost.makespan_ns <= self.plain.problem.horizon_ns
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -309,11 +311,11 @@ class Search:
         behind: list[_Arm] = []
         asked, limit = [], int(max(effort, _LEAST) * self.whole)
         while not self.done:
-            question = self.plain if self.best is None else self.best.question
-            if question not in asked:
-                asked.append(question)
-                first += [_Bringing(self, arm, question) for arm in of_each]
-                behind += [_Bringing(self, arm, question) for arm in later]
+            planned = self.plain if self.best is None else self.best.planned
+            if planned not in asked:
+                asked.append(planned)
+                first += [_Bringing(self, arm, planned) for arm in of_each]
+                behind += [_Bringing(self, arm, planned) for arm in later]
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
                 break

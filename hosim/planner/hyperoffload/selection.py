@@ -74,7 +74,6 @@ class GapSweep:
         self.choices = self.scoring.choices
         self.sizes = self.scoring.sizes
         self.count = len(problem.graph.ops)
-        self.look = _LOOK
         self.heap: list[tuple[float, int, int, Gap, bool]] = []
         self.serial = 0
         self.level = [0] * (self.count + 2)
@@ -147,7 +146,7 @@ class GapSweep:
     def candidates(self, i: int) -> list[tuple[float, Gap, GapScore | None]]:
         """Those on top of the heap that can leave at op i, judged anew: score, gap, and the judgement unless it is only to be delayed."""
         looked: list[tuple[float, Gap, GapScore | None]] = []
-        while self.heap and len(looked) < self.look:
+        while self.heap and len(looked) < _LOOK:
             _, _, _, gap, late = heapq.heappop(self.heap)
             if not self._open(gap, i) or (not late and (gap.tensor, gap.after) in self.taken):
                 continue

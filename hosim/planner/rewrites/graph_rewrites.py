@@ -31,19 +31,19 @@ _OF_AN_ORDER, _OF_A_VARIANT = 300, 15
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
     """The arm that tries variants of the graph."""
-    return lambda search, question: _Rewrites(search, question, recompute).steps(reorder)
+    return lambda search, planned: _Rewrites(search, planned, recompute).steps(reorder)
 
 
 class _Rewrites:
     """The variants weighed so far, with what is made of them; by what tells variants apart."""
 
-    def __init__(self, search: Search, question: PlannedGraph, recompute: bool) -> None:
+    def __init__(self, search: Search, planned: PlannedGraph, recompute: bool) -> None:
         self._search, self._recompute = search, recompute
-        self._graph = question.problem.graph
+        self._graph = planned.problem.graph
         self._orders: dict[tuple[str, ...], Variants] = {}
-        plain = Variants(question.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
+        plain = Variants(planned.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
         self._known: dict[object, Variant] = {_key(plain.edits): plain}
-        self._questions = {_key(plain.edits): question}
+        self._planned = {_key(plain.edits): planned}
         self._tried = {_key(plain.edits)}
         self._plain = plain
 
@@ -63,10 +63,10 @@ class _Rewrites:
             yield promised_ns
             if best is not None and (promised_ns is not None or not more):
                 self._tried.add(_key(best.edits))
-                question = self._questions[_key(best.edits)]
+                planned = self._planned[_key(best.edits)]
                 with suppress(InfeasibleError):
-                    check_floor(question.problem, self._search.budget_bytes)
-                    swept(self._search, question, stretched(question))
+                    check_floor(planned.problem, self._search.budget_bytes)
+                    swept(self._search, planned, stretched(planned))
             else:
                 more = next(weighing, False)
 
@@ -112,9 +112,9 @@ class _Rewrites:
     def _estimate_ns(self, variant: Variant) -> float:
         """Between what a plan is expected to take and what none beats: the one knows little of order, the other little of room."""
         key = _key(variant.edits)
-        if key not in self._questions:
-            self._questions[key] = self._search.question(variant.graph, variant.edits)
-        return sqrt(variant.expected_ns * self._questions[key].least_ns)
+        if key not in self._planned:
+            self._planned[key] = self._search.planned_graph(variant.graph, variant.edits)
+        return sqrt(variant.expected_ns * self._planned[key].least_ns)
 
     def _promised_ns(self, least_ns: float, more: bool) -> float | None:
         """What a plan of an estimate takes, if that is as far from it as the best plan is from its own.
@@ -124,7 +124,7 @@ class _Rewrites:
         best, plain_ns = self._search.best, self._estimate_ns(self._plain)
         if best is None or self._search.nothing_fits:
             return least_ns if least_ns < _WORTH * plain_ns else None
-        best_ns, here = best.outcome.cost.makespan_ns, self._known.get(_key(best.question.edits or self._plain.edits))
+        best_ns, here = best.outcome.cost.makespan_ns, self._known.get(_key(best.planned.edits or self._plain.edits))
         promised_ns = least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
         return None if more and promised_ns >= _WORTH * best_ns else promised_ns
 
@@ -133,7 +133,7 @@ class _Rewrites:
         best = self._search.best
         if best is None or best.rival or self._search.nothing_fits:
             return ()
-        variant = self._known.get(_key(best.question.edits or self._plain.edits))
+        variant = self._known.get(_key(best.planned.edits or self._plain.edits))
         order = None if variant is None else self._orders.get(variant.edits.order)
         return () if variant is None or order is None else order.instead_of_moves(best.outcome.plan, variant.drops)
 

@@ -42,11 +42,11 @@ _OF_A_RIVAL = 100
 
 def asking_rivals(placement: str | None) -> Arm:
     """The arm that tries the plans of other policies, each replayed only if its transfers alone leave it a chance."""
-    return lambda search, question: _asked(search, question, placement)
+    return lambda search, planned: _asked(search, planned, placement)
 
 
-def _asked(search: Search, question: PlannedGraph, placement: str | None) -> Iterator[None]:
-    graph, hardware = question.problem.graph, search.hardware
+def _asked(search: Search, planned: PlannedGraph, placement: str | None) -> Iterator[None]:
+    graph, hardware = planned.problem.graph, search.hardware
 
     def to_beat_ns() -> int | None:
         return None if search.best is None or search.best.outcome.cost.infeasible else search.best.outcome.cost.makespan_ns
@@ -56,10 +56,10 @@ def _asked(search: Search, question: PlannedGraph, placement: str | None) -> Ite
         search.work.done += _OF_A_RIVAL * len(graph.ops) if plan is not None else 0
         least = to_beat_ns()
         if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
-            outcome = question.evaluate.plan(replace(plan, policy=search.policy))
-            search.offer(Found(outcome, question, RIVAL, None, name))
+            outcome = planned.evaluate.plan(replace(plan, policy=search.policy))
+            search.offer(Found(outcome, planned, RIVAL, None, name))
             if placement is None and search.best is not None and search.best.outcome is outcome:
-                search.offer(Found(question.evaluate(choices_of(question.problem, plan)), question, LOCAL_SEARCH))
+                search.offer(Found(planned.evaluate(choices_of(planned.problem, plan)), planned, LOCAL_SEARCH))
         yield
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
+from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator, SimulatedCost
 from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice
 
@@ -34,11 +32,6 @@ class BestChoices:
         """Whether nothing better can be."""
         return not self.cost[0] and self.cost[1] <= self.floor_ns
 
-    @property
-    def left(self) -> bool:
-        """Whether the present choices are others than the best."""
-        return bool(self._undo)
-
     def take(self, changes: Changes) -> bool:
         """Make changes the present choices, and the best ones if they are; says whether they are."""
         choices = self.simulator.choices
@@ -64,15 +57,3 @@ class BestChoices:
             self.take(changes)
             return True
         return False
-
-    def tidy(self, moves: ChoiceMoves, tensors: Sequence[int], until: int) -> None:
-        """Let what moves for nothing stay: drop every absence whose loss makes the plan no longer, until so much work is spent."""
-        self.back()
-        for t in tensors:
-            choice = self.simulator.choices.get(t)
-            for after in choice.away if choice is not None else ():
-                if self.simulator.work >= until:
-                    return
-                changes = moves.without(self.simulator.choices, t, after)
-                if changes:
-                    self.better(changes)

@@ -173,13 +173,6 @@ class ChoiceMoves:
                 found.setdefault((True, at), []).append((choice.store_turns.get(self._count, 2 * at), t))
         return found
 
-    def without(self, choices: Choices, t: int, after: int) -> Changes:
-        """One absence of a tensor dropped, if it has that and need not have it."""
-        choice = choices.get(t)
-        if choice is None or after not in choice.away or (after == AT_START and t in self.problem.starts_below):
-            return {}
-        return {t: kept(replace(choice.without(after), start=HOME if after == AT_START else choice.start))}
-
     def _exchange(self, rng: Random, choices: Present, one: Gap, other: Gap) -> Changes:
         """Of two gaps the one that is used is not any more, and the other one is."""
         if choices.get(one.tensor) is None:

@@ -68,8 +68,6 @@ class StallMoves:
         alike: dict[object, list[int]] = {}
         for t in moved:
             alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
-        self.alike: Sequence[Sequence[int]] = list(alike.values())
-        """The tensors that can be moved, those alike together."""
         self._among = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
         largest = max([self._sizes[t] for t in moved], default=0)
         self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hosim.cache_plan import DETACH, Plan
-from hosim.engine import replay
+from hosim.engine import replay, times_of
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
@@ -93,9 +93,10 @@ class Evaluator:
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
         self.work.done += _OF_A_RECORD * len(outcome.plan.graph.ops)
-        timeline = replay(outcome.plan, self.problem.hardware, self.budget_bytes, record=True).timeline
-        assert timeline is not None
-        return timeline.op_start_ns, timeline.op_end_ns
+        given = outcome.plan, self.problem.hardware, self.budget_bytes
+        times = times_of(*given) or replay(*given, record=True).timeline  # of devices that do not all do the same, those of the first
+        assert times is not None
+        return times.op_start_ns, times.op_end_ns
 
 
 def of_another(judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None) -> Result:
