@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hosim import extensions
 from hosim.in_cells import InCells
 from hosim.lazy_names import lazy_names
 
@@ -130,3 +131,4 @@ def _cell(of: object) -> str:
 
 
 InCells.written_by = _cell
+extensions.ROOMS = ("hosim.formats",)

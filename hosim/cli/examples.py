@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 EXAMPLES = {
     "compare-policies": (
         "hosim compare-policies llama-3.1-8b-prefill-4k -H h100 -b 12GiB -p hyperoffload,layerwise",
@@ -52,10 +54,6 @@ EXAMPLES = {
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "import": ("hosim import model.onnx -o model.json", "hosim import model.pt2 -o model.json --dim batch=4"),
     "import-kernels": ("hosim import-kernels measured.csv -o kernels.csv",),
-    "export": (
-        "hosim export bert-large-train -H h100 -b 75% --mindspore -o offload.sh",
-        'eval "$(hosim export bert-large-train -H ascend-910c-supernode -b 20GiB --mindspore)"',
-    ),
     "validate": ("hosim validate trace.json.gz --html report.html",),
     "calibrate": ("hosim calibrate trace.json.gz --base h100 -o mine.yaml",),
     "policies": ("hosim policies", "hosim policies --json"),
@@ -68,7 +66,6 @@ EXAMPLES = {
 """Lines for a shell, by command."""
 
 
-def epilog(command: str) -> str:
-    """The last paragraph of a command's help, whose lines are not broken anew."""
-    lines = EXAMPLES[command]
+def epilog(lines: Sequence[str]) -> str:
+    """The last paragraph of a command's help: its examples, whose lines are not broken anew."""
     return "\n".join(["\b", f"Example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)])

@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -18,7 +19,6 @@ from hosim.cli import (
     cmd_compare_policies,
     cmd_diff,
     cmd_doctor,
-    cmd_export,
     cmd_fit,
     cmd_frontier,
     cmd_hardware,
@@ -41,8 +41,9 @@ from hosim.cli import (
     terminal,
 )
 from hosim.cli.commands import SECTIONS, Command, Commands, Quiet, Verbose, choose_amount, with_amount
-from hosim.cli.examples import epilog
+from hosim.cli.examples import EXAMPLES, epilog
 from hosim.errors import LONGEST, HosimError
+from hosim.extensions import with_added
 from hosim.plain_text import one_line
 from hosim.version import __version__
 
@@ -78,43 +79,42 @@ def _hosim(
 
 
 _PLAN, _SEARCH, _SERVE, _GUARD, _BRING, _LOOK_UP = SECTIONS
-_COMMANDS = (
-    ("compare-policies", cmd_compare_policies.compare_policies, _PLAN),
-    ("plan", cmd_plan.plan, _PLAN),
-    ("replay", cmd_replay.replay, _PLAN),
-    ("blame", cmd_blame.blame, _PLAN),
-    ("diff", cmd_diff.diff, _PLAN),
-    ("robustness", cmd_robustness.robustness, _PLAN),
-    ("pipeline", cmd_pipeline.pipeline, _PLAN),
-    ("serve", cmd_serve.serve, _SERVE),
-    ("serve-sweep", cmd_serve_sweep.serve_sweep, _SERVE),
-    ("serve-fit", cmd_serve_fit.serve_fit, _SERVE),
-    ("serve-frontier", cmd_serve_frontier.serve_frontier, _SERVE),
-    ("sweep", cmd_sweep.sweep, _SEARCH),
-    ("frontier", cmd_frontier.frontier, _SEARCH),
-    ("fit", cmd_fit.fit, _SEARCH),
-    ("check", cmd_check.check, _GUARD),
-    ("import", cmd_import.import_, _BRING),
-    ("import-kernels", cmd_import_kernels.import_kernels, _BRING),
-    ("export", cmd_export.export, _BRING),
-    ("validate", cmd_validate.validate, _BRING),
-    ("calibrate", cmd_calibrate.calibrate, _BRING),
-    ("policies", cmd_policies.policies, _LOOK_UP),
-    ("schema", cmd_schema.schema, _LOOK_UP),
-    ("notebooks", cmd_notebooks.notebooks, _LOOK_UP),
-    ("doctor", cmd_doctor.doctor, _LOOK_UP),
-)
+_COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
+    "compare-policies": (cmd_compare_policies.compare_policies, _PLAN, EXAMPLES["compare-policies"]),
+    "plan": (cmd_plan.plan, _PLAN, EXAMPLES["plan"]),
+    "replay": (cmd_replay.replay, _PLAN, EXAMPLES["replay"]),
+    "blame": (cmd_blame.blame, _PLAN, EXAMPLES["blame"]),
+    "diff": (cmd_diff.diff, _PLAN, EXAMPLES["diff"]),
+    "robustness": (cmd_robustness.robustness, _PLAN, EXAMPLES["robustness"]),
+    "pipeline": (cmd_pipeline.pipeline, _PLAN, EXAMPLES["pipeline"]),
+    "serve": (cmd_serve.serve, _SERVE, EXAMPLES["serve"]),
+    "serve-sweep": (cmd_serve_sweep.serve_sweep, _SERVE, EXAMPLES["serve-sweep"]),
+    "serve-fit": (cmd_serve_fit.serve_fit, _SERVE, EXAMPLES["serve-fit"]),
+    "serve-frontier": (cmd_serve_frontier.serve_frontier, _SERVE, EXAMPLES["serve-frontier"]),
+    "sweep": (cmd_sweep.sweep, _SEARCH, EXAMPLES["sweep"]),
+    "frontier": (cmd_frontier.frontier, _SEARCH, EXAMPLES["frontier"]),
+    "fit": (cmd_fit.fit, _SEARCH, EXAMPLES["fit"]),
+    "check": (cmd_check.check, _GUARD, EXAMPLES["check"]),
+    "import": (cmd_import.import_, _BRING, EXAMPLES["import"]),
+    "import-kernels": (cmd_import_kernels.import_kernels, _BRING, EXAMPLES["import-kernels"]),
+    "validate": (cmd_validate.validate, _BRING, EXAMPLES["validate"]),
+    "calibrate": (cmd_calibrate.calibrate, _BRING, EXAMPLES["calibrate"]),
+    "policies": (cmd_policies.policies, _LOOK_UP, EXAMPLES["policies"]),
+    "schema": (cmd_schema.schema, _LOOK_UP, EXAMPLES["schema"]),
+    "notebooks": (cmd_notebooks.notebooks, _LOOK_UP, EXAMPLES["notebooks"]),
+    "doctor": (cmd_doctor.doctor, _LOOK_UP, EXAMPLES["doctor"]),
+}
 _GROUPS = (
     ("baseline", cmd_baseline.app, _GUARD),
     ("workload", cmd_workload.app, _LOOK_UP),
     ("hardware", cmd_hardware.app, _LOOK_UP),
 )
-for _name, _command, _section in _COMMANDS:
-    app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_name))(with_amount(_command))
+for _name, (_command, _section, _examples) in with_added(_COMMANDS, "commands").items():
+    app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_examples))(with_amount(_command))
 for _name, _group, _section in _GROUPS:
     for _known in _group.registered_commands:
         _known.cls, _known.callback = Command, with_amount(_known.callback) if _known.callback else None
-    app.add_typer(_group, name=_name, rich_help_panel=_section, epilog=epilog(_name))
+    app.add_typer(_group, name=_name, rich_help_panel=_section, epilog=epilog(EXAMPLES[_name]))
 
 
 def main() -> None:

@@ -1,18 +1,20 @@
 """Graphs of any format. :func:`load_any` tells formats apart by the contents of a file.
 
-An importer is a line of :data:`_LOADERS`, for a title of :data:`hosim.files.formats.sources.FORMATS`. Its module is imported when needed.
+An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.files.formats.known_formats`. Its module is imported when needed.
 """
 
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hosim import importers
 from hosim.errors import GraphError, InputError
+from hosim.extensions import added
 from hosim.files import check_names, content
-from hosim.files.formats import FORMATS, format_of_source, read_source, recognised, seeming
+from hosim.files.formats import format_of_source, known_formats, read_source, recognised, seeming
 from hosim.graph import Graph
 from hosim.importers import onnx, recordings, torch_programs
 from hosim.io.spec import import_spec
@@ -27,17 +29,17 @@ _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
 _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "workload (hosim.workload/1)": load_workload,
     "spec (hosim.spec/1)": import_spec,
-    "G10 folder": lambda path: importers.import_g10(path),
     "PyTorch profile (Kineto)": lambda path: recordings.import_kineto(path),
     "PyTorch execution trace": lambda path: torch_programs.import_torch_trace(path),
-    "Chakra trace": lambda path: importers.import_chakra(path),
-    "inductor graph": lambda path: importers.import_inductor(path),
-    "hyper-parallel trace": lambda path: importers.import_hyper_parallel(path),
     "config.json of transformers": lambda path: importers.import_model_config(path),
     "GGUF": lambda path: importers.import_model_config(path),
-    "MindIR model": lambda path: importers.import_mindir(path),
 }
-"""What loads the others. The attributes of a room are imported when they are first used."""
+"""What loads the others of the core. The attributes of a room are imported when they are first used."""
+
+
+def _loader(title: str) -> Callable[[Path], Graph]:
+    """What loads a format, of the core or of another room."""
+    return _LOADERS[title] if title in _LOADERS else ChainMap(*added("loaders"))[title]
 
 
 def _loaded(title: str, path: Path, dims: Mapping[str, int] | None) -> Graph:
@@ -45,7 +47,7 @@ def _loaded(title: str, path: Path, dims: Mapping[str, int] | None) -> Graph:
     if dims and title not in _WITH_DIMS:
         raise InputError(f"a {title} has no free dimensions to size", source=os.fspath(path))
     try:
-        graph = _WITH_DIMS[title](path, dims) if title in _WITH_DIMS else _LOADERS[title](path)
+        graph = _WITH_DIMS[title](path, dims) if title in _WITH_DIMS else _loader(title)(path)
     except GraphError as error:
         raise InputError(f"the graph that it describes is not a valid one: {error}", source=os.fspath(path)) from None
     check_names(os.fspath(path), tensors=graph.tensors, ops=graph.ops, name=[graph])
@@ -77,5 +79,5 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     if kind:
         own = recognised(os.fspath(path))
         found = f"this is a {kind} of hosim where a workload belongs" + (f" ({own.advice})" if own else "")
-    known = "; ".join(FORMATS)
+    known = "; ".join(known_formats())
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))

@@ -7,7 +7,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.cells import cell, html
     from hosim.report.explanation import PlanExplanation, explanation, explanation_lines, summary, to_dict
-    from hosim.report.mindspore_settings import shell
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.report.page_of_validation import validation_page
     from hosim.report.page_parts import heading, lines, page, paragraph, picture, table, verdict
@@ -18,16 +17,14 @@ else:
         {
             "cells": "cell html",
             "explanation": "PlanExplanation explanation explanation_lines summary to_dict",
-            "mindspore_settings": "shell",
             "offload_verdicts": "no_offload_sentence",
+            "page_of_validation": "validation_page",
             "page_parts": "heading lines page paragraph picture table verdict",
             "result_pages": "comparison_page html_of replay_page",
-            "page_of_validation": "validation_page",
         },
     )
 
 __all__ = [
     "PlanExplanation", "cell", "comparison_page", "explanation", "explanation_lines", "heading", "html", "html_of", "lines",
-    "no_offload_sentence", "page", "paragraph", "picture", "replay_page", "shell", "summary", "table", "to_dict", "validation_page",
-    "verdict",
+    "no_offload_sentence", "page", "paragraph", "picture", "replay_page", "summary", "table", "to_dict", "validation_page", "verdict",
 ]  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.files.formats import is_kineto, is_nsys, read_source, unexpected
-from hosim.importers.nsight import read_nsys
+from hosim.extensions import added
+from hosim.files.formats import is_kineto, read_source, unexpected
 from hosim.importers.recordings import KinetoTrace, read_kineto
 from hosim.validate.damage import refuse_damage
 from hosim.validate.recorded_steps import Latencies, ReplayedOp, StructuralReplay
@@ -72,18 +72,19 @@ class Validation:
 
 def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
     """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems. Raises :class:`InputError`."""
-    return read_nsys(path) if _is_database(Path(path)) else read_kineto(path)
+    return (_reader(Path(path)) or read_kineto)(path)
 
 
-def _is_database(path: Path) -> bool:
-    """Whether the file begins as an SQLite database does; those of long recordings are too large to be read for that."""
+def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | None:
+    """What reads a recording of another program, by how it begins; ``None`` for other files. Long recordings are not read for that."""
     try:
         if not path.is_file():
-            return False
+            return None
         with path.open("rb") as file:
-            return is_nsys(file.read(16))
+            begin = file.read(16)
     except (OSError, ValueError):  # the reader reports it
-        return False
+        return None
+    return next((reads for recordings in added("recordings") for recognises, reads in recordings if recognises(begin)), None)
 
 
 def validate(path: str | os.PathLike[str], device: int | None = None) -> Validation:
@@ -92,8 +93,9 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
     ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a damaged
     file or any other file, and for a recording without device activity and allocations.
     """
-    if _is_database(Path(path)):
-        return _of_trace(read_nsys(path), device, os.fspath(path))
+    other = _reader(Path(path))
+    if other is not None:
+        return _of_trace(other(path), device, os.fspath(path))
     head = read_source(Path(path)).head
     if is_kineto(head):
         return _of_trace(read_kineto(path), device, os.fspath(path))

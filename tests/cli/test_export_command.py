@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.lower import bridges
+from hosim.formats import bridges
 
 run = CliRunner().invoke
 NAMES = [f"t{i}" for i in range(6)]

@@ -13,9 +13,8 @@ from mindir_toys import WRITES, mindir, named, number, parameter, primitive, tex
 
 from hosim.errors import InputError
 from hosim.files import formats
-from hosim.files.formats import is_chakra
-from hosim.importers import import_chakra, import_hyper_parallel, import_inductor, import_mindir, read_document
-from hosim.importers.nsight import read_nsys
+from hosim.formats import import_chakra, import_hyper_parallel, import_inductor, import_mindir, is_chakra, read_document
+from hosim.formats.nsight import read_nsys
 from hosim.importers.onnx import import_onnx
 from hosim.importers.torch_programs import import_torch_trace, read_archive
 from hosim.io import load_any

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from hosim.analysis import static_peak
 from hosim.errors import HosimError, InputError
-from hosim.files.formats import is_g10
+from hosim.formats import import_g10, is_g10
 from hosim.graph import Graph
-from hosim.importers import import_g10
 from hosim.measured_on import measured_on
 
 PAGE = 4096

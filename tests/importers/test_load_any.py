@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.files.formats import FORMATS
+from hosim.files.formats import known_formats
 from hosim.graph import GraphBuilder
 from hosim.io import load_any, save_workload
 
@@ -38,7 +38,7 @@ def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InputError) as caught:
         load_any(tmp_path / "x")
-    assert all(title in str(caught.value) for title in FORMATS)
+    assert all(title in str(caught.value) for title in known_formats())
     assert str(tmp_path / "x") in str(caught.value)
 
 

@@ -9,9 +9,8 @@ import pytest
 from mindir_toys import WRITES, attribute, constant, floats, mindir, number, parameter, primitive, text, value, varint
 
 from hosim.errors import InputError
-from hosim.files.formats import is_mindir
+from hosim.formats import Function, MindirModel, Named, Node, Shape, import_mindir, is_mindir, read_model
 from hosim.graph import Graph
-from hosim.importers import Function, MindirModel, Named, Node, Shape, import_mindir, read_model
 
 F32, F64 = ("fp32", 32), ("fp64", 64)
 BOOL, INT, FLOAT, DOUBLE, STRING, TENSOR, TUPLE, LIST, SCALAR = 9, 6, 1, 11, 8, 19, 20, 21, 39

@@ -11,8 +11,8 @@ import pytest
 from make_nsys import Export
 
 from hosim.errors import InputError
-from hosim.files.formats import is_nsys
-from hosim.importers.nsight import plain_tables, read_nsys
+from hosim.formats import is_nsys
+from hosim.formats.nsight import plain_tables, read_nsys
 from hosim.importers.recordings import DeviceInfo, DeviceOp, HostCall, SyncRecord, parse_kineto, read_kineto
 from hosim.validate import Measurements, calibrate, validate
 from hosim.validate.recorded_steps import structural_replay, structure
@@ -384,8 +384,8 @@ def test_a_file_that_takes_too_many_steps(tmp_path, monkeypatch):
     path = tables(tmp_path / "a.sqlite", "INSERT INTO StringIds SELECT id, value FROM StringIds LEFT JOIN (WITH RECURSIVE c(x) AS "
                   "(SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 9999) SELECT x FROM c)")  # fmt: skip
     assert read_nsys(path).ops
-    monkeypatch.setattr("hosim.importers.nsight.sqlite_tables._STEPS", 0)
-    monkeypatch.setattr("hosim.importers.nsight.sqlite_tables._STEPS_A_BYTE", 0)
+    monkeypatch.setattr("hosim.formats.nsight.sqlite_tables._STEPS", 0)
+    monkeypatch.setattr("hosim.formats.nsight.sqlite_tables._STEPS_A_BYTE", 0)
     with pytest.raises(InputError, match="takes more steps to read than its size explains"):
         read_nsys(path)
 

@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import helper  # noqa: E402
 from onnx_toys import FLOAT, INT, model, numbers, read, uses, value, weight  # noqa: E402
 
-from hosim.importers import import_mindir  # noqa: E402
+from hosim.formats import import_mindir  # noqa: E402
 
 node = helper.make_node
 

@@ -23,8 +23,8 @@ import kineto_toys
 from kept_table import KeptTable, Row
 
 from hosim.errors import HosimError
+from hosim.formats import import_chakra, import_g10, import_hyper_parallel, import_inductor, import_mindir
 from hosim.graph import Graph
-from hosim.importers import import_chakra, import_g10, import_hyper_parallel, import_inductor, import_mindir
 from hosim.importers.recordings import import_kineto
 from hosim.importers.torch_programs import import_torch_trace
 from hosim.io import workload_to_dict

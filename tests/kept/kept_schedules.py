@@ -20,9 +20,9 @@ from kept_table import KeptTable, Row
 
 from hosim.analysis import static_peak
 from hosim.errors import InfeasibleError
-from hosim.importers import graph_of, read_document
+from hosim.formats import graph_of, read_document
+from hosim.formats.bridges import plan_trace
 from hosim.io import workload_to_dict
-from hosim.lower.bridges import plan_trace
 
 COLUMNS = ("trace", "graph", "limit_bytes", "host_bytes", "actions", "copies", "checksum", "peak_bytes", "makespan_ns", "stall_ns")
 TRACES = [f"trace{n}" for n in range(30)]

@@ -27,11 +27,11 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.formats import graph_of, read_document
+from hosim.formats.bridges import Action, HosimPlanner, Planned, document_of, hardware_of, plan_of
+from hosim.formats.bridges.residency_schedule import _advance, _Away, _held, _makespan_ns, _planned, _shrink, _waits
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import graph_of, read_document
 from hosim.io import load_any
-from hosim.lower.bridges import Action, HosimPlanner, Planned, document_of, hardware_of, plan_of
-from hosim.lower.bridges.residency_schedule import _advance, _Away, _held, _makespan_ns, _planned, _shrink, _waits
 
 MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
-from hosim.lower.bridges import exported, options_of
+from hosim.formats.bridges import exported, options_of
 from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))

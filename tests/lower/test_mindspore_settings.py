@@ -15,8 +15,8 @@ from hosim.analysis import static_peak
 from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
+from hosim.formats.bridges import Setting, Tried, auto_offload, environment, export_to_dict, search
 from hosim.graph import Graph, GraphBuilder
-from hosim.lower.bridges import Setting, Tried, auto_offload, environment, export_to_dict, search
 from hosim.policies import Policy, policy_named
 
 DOCUMENTED = {

@@ -14,9 +14,9 @@ import hosim
 from hosim import engine
 from hosim.analysis.verifying import verify
 from hosim.errors import InfeasibleError
+from hosim.formats import import_g10
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers import import_g10
 from hosim.io import load_hardware
 from hosim.policies import policy_named, policy_names
 

@@ -9,8 +9,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from hosim.extensions import with_added
 from hosim.files.bounded import read_directory, read_head
 from hosim.files.formats import recognisers
 
@@ -44,27 +46,28 @@ def _is_model_config(source: Source) -> bool:
     return is_folder(source.path) if source.path.is_dir() else is_config(source.head)
 
 
-FORMATS: Mapping[str, Callable[[Source], bool]] = {
+_OWN: Mapping[str, Callable[[Source], bool]] = {
     "workload (hosim.workload/1)": lambda s: s.hosim_kind == "workload",
     "spec (hosim.spec/1)": lambda s: s.hosim_kind == "spec",
     "torch.export program (.pt2)": lambda s: s.head.startswith(b"PK\x03\x04"),
-    "G10 folder": lambda s: recognisers.is_g10(s.path),
     "PyTorch profile (Kineto)": lambda s: recognisers.is_kineto(s.head),
     "PyTorch execution trace": lambda s: recognisers.is_torch_trace(s.head),
-    "Chakra trace": lambda s: recognisers.is_chakra(s.head),
-    "inductor graph": lambda s: recognisers.is_inductor(s.head),
-    "hyper-parallel trace": lambda s: recognisers.is_hyper_parallel(s.head),
     "config.json of transformers": _is_model_config,
     "GGUF": lambda s: s.head.startswith(b"GGUF"),
-    "MindIR model": lambda s: recognisers.is_mindir(s.head),
     "ONNX model": lambda s: recognisers.is_onnx(s.head),
 }
-"""Every format that can be imported, by its title, in the order in which they are tried."""
+"""The formats of the core."""
+
+
+@cache
+def known_formats() -> Mapping[str, Callable[[Source], bool]]:
+    """How each format that can be imported is recognised, by its title, in the order in which they are tried."""
+    return with_added(_OWN, "formats")
 
 
 def format_of_source(source: Source) -> str | None:
     """The title of the format of a file or folder, by its contents; ``None`` if it is of none that can be imported."""
-    return next((title for title, recognises in FORMATS.items() if recognises(source)), None)
+    return next((title for title, recognises in known_formats().items() if recognises(source)), None)
 
 
 def read_source(path: Path) -> Source:

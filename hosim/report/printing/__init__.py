@@ -6,19 +6,17 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.report.printing.fitted_columns import ColumnNeed, FittedColumns, broken, fitted, total
-    from hosim.report.printing.llama_cpp_lines import command_line
     from hosim.report.printing.printed import OpenTable, WholeFigures, and_more, begins_bold, lines_of, open_table, paragraph
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "fitted_columns": "ColumnNeed FittedColumns broken fitted total",
-            "llama_cpp_lines": "command_line",
             "printed": "OpenTable WholeFigures and_more begins_bold lines_of open_table paragraph",
         },
     )
 
 __all__ = [
-    "ColumnNeed", "FittedColumns", "OpenTable", "WholeFigures", "and_more", "begins_bold", "broken", "command_line", "fitted", "lines_of",
-    "open_table", "paragraph", "total",
+    "ColumnNeed", "FittedColumns", "OpenTable", "WholeFigures", "and_more", "begins_bold", "broken", "fitted", "lines_of", "open_table",
+    "paragraph", "total",
 ]  # fmt: skip

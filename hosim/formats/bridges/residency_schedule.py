@@ -2,8 +2,8 @@
 
 hosim plans in time: a prefetch waits for room, and so does an op. The plan is therefore replayed, and each action gets a place in the
 program at which the device holds no more than it held when the op began. Then copies up move ahead to where the plan issues them, as far as
-the limit allows. As in the runtime's own account (:mod:`hosim.lower.bridges.hyper_parallel_planner`), released memory counts as free while
-a copy
+the limit allows. As in the runtime's own account (:mod:`hosim.formats.bridges.hyper_parallel_planner`), released memory counts as free
+while a copy
 down still reads it.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
+from hosim.formats import ActivationTrace, TracedOp, graph_of
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.importers import ActivationTrace, TracedOp, graph_of
 from hosim.policies import policy_named
 from hosim.result import Result
 
@@ -125,7 +125,7 @@ def _waits(planned: Planned) -> bool:
 
 
 def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> Plan:
-    """The plan of a schedule on a graph of :func:`hosim.importers.activation_trace.graph_of`: its copies and releases as cache ops.
+    """The plan of a schedule on a graph of :func:`hosim.formats.activation_trace.graph_of`: its copies and releases as cache ops.
 
     It leaves out what the replay does by itself: releasing a storage at its last use, and its host copy at a write.
     """

@@ -26,8 +26,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.files import formats, read_bytes, read_head, read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers.aten_flops import CallShapes, aten_flops, composed_flops
-from hosim.importers.op_kinds import op_kind
+from hosim.importers import CallShapes, aten_flops, composed_flops, op_kind
 from hosim.importers.torch_programs import Storages, TracedTensor
 from hosim.notes import ASSUMED, MISSING
 from hosim.plain_text import counted

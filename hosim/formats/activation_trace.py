@@ -2,7 +2,7 @@
 
 Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``: the dataclass ``ActivationTrace``, which
 its ``WarmupExecutor`` fills and its session gives to the planner. It has no file format; the JSON read here is ``dataclasses.asdict`` of
-it, with kinds of accesses by name and sets as lists (:mod:`hosim.lower.bridges.hyper_parallel_planner` writes it)::
+it, with kinds of accesses by name and sets as lists (:mod:`hosim.formats.bridges.hyper_parallel_planner` writes it)::
 
     {"ops": [{"name": "mm.default", "duration_ms": 0.12, "accesses": [{"op_id": 0, "storage_id": 3, "kind": "WRITE"}]}],
      "storage_sizes": {"3": 4096}, "retained_sids": [], "memory_limit_bytes": 1073741824,
@@ -22,7 +22,7 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers.op_kinds import op_kind
+from hosim.importers import op_kind
 
 __all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "read_document"]
 

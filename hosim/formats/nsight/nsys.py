@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from hosim.errors import InputError
 from hosim.files.formats import DATABASE, unexpected
-from hosim.importers.nsight.sqlite_tables import plain_tables
+from hosim.formats.nsight.sqlite_tables import plain_tables
 from hosim.importers.recordings import Annotation, DeviceInfo, DeviceOp, HostCall, KinetoTrace, MemoryEvent, SyncRecord, call_role
 from hosim.limits import Budget
 

@@ -70,8 +70,7 @@ def export(
         if mindspore:
             _to_mindspore(graph, machine, budget_bytes, target, trials, seed, tell, output, json)
             return
-    from hosim.lower.bridges import exported
-    from hosim.report.printing import command_line
+    from hosim.formats.bridges import command_line, exported
 
     data = exported(plan, machine, budget_bytes, target)
     theirs = data["of_options"] or {"makespan_ns": None}
@@ -91,8 +90,7 @@ def _to_mindspore(
     json: bool,
 ) -> None:
     """Search settings of MindSpore, and give out the best of them."""
-    from hosim.lower.bridges import Tried, export_to_dict, search
-    from hosim.report import shell
+    from hosim.formats.bridges import Tried, export_to_dict, search, shell
 
     best: Tried | None = None
     tried, interrupted = 0, False

@@ -26,10 +26,9 @@ from typing import Any
 from hosim.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
 from hosim.errors import InputError
 from hosim.files import mapped
+from hosim.formats.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.graph import Graph
-from hosim.importers.flop_formulas import convolution_flops, matmul_flops
-from hosim.importers.mindir_file import Function, MindirModel, Node, Shape, read_model
-from hosim.importers.operator_kinds import operator_kind
+from hosim.importers import convolution_flops, matmul_flops, operator_kind
 from hosim.importers.stored import Recording, StaticTensor
 from hosim.limits import Budget, within
 

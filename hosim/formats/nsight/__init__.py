@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.nsight.nsys import read_nsys
-    from hosim.importers.nsight.sqlite_tables import plain_tables
+    from hosim.formats.nsight.nsys import read_nsys
+    from hosim.formats.nsight.sqlite_tables import plain_tables
 else:
     __getattr__, __dir__ = lazy_names(__name__, {"nsys": "read_nsys", "sqlite_tables": "plain_tables"})
 

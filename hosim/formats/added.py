@@ -1,0 +1,55 @@
+"""What this room adds to the core (:mod:`hosim.extensions`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hosim import formats as room
+
+if TYPE_CHECKING:
+    from hosim.files.formats import Source
+    from hosim.graph import Graph
+
+
+def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
+    """How its formats are recognised, by their titles, below the one of the core before which they are tried."""
+    return {
+        "PyTorch profile (Kineto)": {"G10 folder": lambda source: room.is_g10(source.path)},
+        "config.json of transformers": {
+            "Chakra trace": lambda source: room.is_chakra(source.head),
+            "inductor graph": lambda source: room.is_inductor(source.head),
+            "hyper-parallel trace": lambda source: room.is_hyper_parallel(source.head),
+        },
+        "ONNX model": {"MindIR model": lambda source: room.is_mindir(source.head)},
+    }
+
+
+def loaders() -> Mapping[str, Callable[[Path], Graph]]:
+    """What loads each of them."""
+    return {
+        "G10 folder": lambda path: room.import_g10(path),
+        "Chakra trace": lambda path: room.import_chakra(path),
+        "inductor graph": lambda path: room.import_inductor(path),
+        "hyper-parallel trace": lambda path: room.import_hyper_parallel(path),
+        "MindIR model": lambda path: room.import_mindir(path),
+    }
+
+
+def recordings() -> Sequence[tuple[Callable[[bytes], bool], Callable[..., Any]]]:
+    """How the recordings are recognised that it reads, by how a file begins, and what reads them."""
+    from hosim.formats.nsight import read_nsys
+
+    return [(room.is_nsys, read_nsys)]
+
+
+def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequence[str]]]]:
+    """Its commands with their sections and examples, below the one of the core before which help lists them."""
+    from hosim.formats.cmd_export import export
+
+    examples = (
+        "hosim export bert-large-train -H h100 -b 75% --mindspore -o offload.sh",
+        'eval "$(hosim export bert-large-train -H ascend-910c-supernode -b 20GiB --mindspore)"',
+    )
+    return {"validate": {"export": (export, "Bring models and measurements", examples)}}
