@@ -35,10 +35,6 @@ if TYPE_CHECKING:
         replay,
         replay_stages,
         robustness,
-        serve,
-        serve_fit,
-        serve_frontier,
-        serve_sweep,
         sweep,
     )
     from hosim.cache_plan import CacheOp, Plan
@@ -49,6 +45,7 @@ if TYPE_CHECKING:
     from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
     from hosim.lower import offload
     from hosim.result import Result
+    from hosim.serving.api import serve, serve_fit, serve_frontier, serve_sweep
     from hosim.shipped import find_hardware, find_workload
     from hosim.stages import StagesResult
     from hosim.version import __version__
@@ -56,10 +53,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "api": (
-                "blame compare diff explain fit frontier load plan plan_stages plot replay replay_stages robustness "
-                "serve serve_fit serve_frontier serve_sweep sweep"
-            ),
+            "api": "blame compare diff explain fit frontier load plan plan_stages plot replay replay_stages robustness sweep",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError InputError PlanError UnitError",
             "gpu.own_step": "record",
@@ -68,6 +62,7 @@ else:
             "io": "load_hardware load_plan load_workload save_plan save_workload",
             "lower": "offload",
             "result": "Result",
+            "serving.api": "serve serve_fit serve_frontier serve_sweep",
             "shipped": "find_hardware find_workload",
             "stages": "StagesResult",
             "version": "__version__",
@@ -131,4 +126,4 @@ def _cell(of: object) -> str:
 
 
 InCells.written_by = _cell
-extensions.ROOMS = ("hosim.formats",)
+extensions.ROOMS = ("hosim.formats", "hosim.serving")

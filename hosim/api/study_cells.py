@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from hosim.api.serving_studies import ServingFit
 from hosim.report import cell as cell_of_data
 from hosim.report import html
 from hosim.report.of_studies import blame, diff, fit, frontier
-from hosim.report.serving import serving_fit
 from hosim.study import Blame, Diff, lines, stall_rows
 from hosim.study.searches import Fit, Frontier, fit_rows, frontier_rows
 
@@ -18,8 +16,6 @@ def cell(of: object) -> str:
     """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell` writes."""
     if isinstance(of, Fit):
         return html(fit(fit_rows(of), str(of), of.answer is not None))
-    if isinstance(of, ServingFit):
-        return html(serving_fit(of.rows, list(of.limits_ns), str(of), of.answer is not None))
     if isinstance(of, Frontier):
         return html(frontier(frontier_rows(of), of.question.hardware, str(of)))
     if isinstance(of, Diff):

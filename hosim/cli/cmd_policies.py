@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli.options import Json, console, print_json
+from hosim.extensions import added
 
 Kv = Annotated[bool, typer.Option("--kv", help="Those for the cache of 'hosim serve' instead.")]
 
@@ -32,9 +33,9 @@ def policies(kv: Kv = False, json: Json = False) -> None:
 
 def _kv_policies(json: bool) -> None:
     from hosim.report.listed import policies, policy_figures
-    from hosim.serving.kv_policies import KV_POLICIES
 
+    listed = [policy for table in added("kv_policies") for policy in table]
     if json:
-        print_json({"kv_policies": [policy_figures(policy, "hosim") for policy in KV_POLICIES]})
+        print_json({"kv_policies": [policy_figures(policy, "hosim") for policy in listed]})
     else:
-        console().print(policies(KV_POLICIES, ["hosim"] * len(KV_POLICIES)))
+        console().print(policies(listed, ["hosim"] * len(listed)))

@@ -88,8 +88,11 @@ class Commands(TyperGroup):
         listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         room = formatter.width - 6 - max(len(name) for name, _ in listed)
         for section, example in SECTIONS.items():
+            commands = [(n, c.get_short_help_str(room)) for n, c in listed if getattr(c, "rich_help_panel", None) == section]
+            if not commands:  # those of a room that is not there
+                continue
             with formatter.section(section):
-                formatter.write_dl([(n, c.get_short_help_str(room)) for n, c in listed if getattr(c, "rich_help_panel", None) == section])
+                formatter.write_dl(commands)
                 formatter.write(f"\n{'':{formatter.current_indent}}$ {example}\n")
 
 

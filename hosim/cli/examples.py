@@ -33,23 +33,6 @@ EXAMPLES = {
         "hosim fit llama-3.1-8b-prefill-32k -H h100 -b 12GiB --largest workload.sequence=1024..65536:64 --slowdown 1.05",
         "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
     ),
-    "serve": (
-        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl",
-        "hosim serve llama-3.1-8b -H h100 --requests poisson:rate=10 --limit ttft=2s,tpot=100ms --plot served.png",
-        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl --measured server.jsonl --fit-first 100",
-    ),
-    "serve-sweep": (
-        "hosim serve-sweep llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --vary requests.rate=5..25:5 --seeds 3",
-        "hosim serve-sweep llama-3.1-8b -H h100 --requests requests.jsonl --vary blocks=2000,4000,8000 --limit ttft=2s -o blocks.csv",
-    ),
-    "serve-fit": (
-        "hosim serve-fit llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --largest requests.rate=1..50 --within ttft.p95=2s",
-    ),
-    "serve-frontier": (
-        "hosim serve-frontier llama-3.1-8b -H h100 --requests poisson:rate=20:count=300 --vary blocks=1000,2000,4000,8000",
-        "hosim serve-frontier llama-3.1-8b -H h100 --requests requests.jsonl --vary model.tensor=1,2,4 --against devices "
-        "--of goodput --limit ttft=2s",
-    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "import": ("hosim import model.onnx -o model.json", "hosim import model.pt2 -o model.json --dim batch=4"),

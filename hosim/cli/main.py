@@ -31,10 +31,6 @@ from hosim.cli import (
     cmd_replay,
     cmd_robustness,
     cmd_schema,
-    cmd_serve,
-    cmd_serve_fit,
-    cmd_serve_frontier,
-    cmd_serve_sweep,
     cmd_sweep,
     cmd_validate,
     cmd_workload,
@@ -78,7 +74,7 @@ def _hosim(
     choose_amount(quiet, verbose)
 
 
-_PLAN, _SEARCH, _SERVE, _GUARD, _BRING, _LOOK_UP = SECTIONS
+_PLAN, _SEARCH, _, _GUARD, _BRING, _LOOK_UP = SECTIONS
 _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
     "compare-policies": (cmd_compare_policies.compare_policies, _PLAN, EXAMPLES["compare-policies"]),
     "plan": (cmd_plan.plan, _PLAN, EXAMPLES["plan"]),
@@ -87,10 +83,6 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
     "diff": (cmd_diff.diff, _PLAN, EXAMPLES["diff"]),
     "robustness": (cmd_robustness.robustness, _PLAN, EXAMPLES["robustness"]),
     "pipeline": (cmd_pipeline.pipeline, _PLAN, EXAMPLES["pipeline"]),
-    "serve": (cmd_serve.serve, _SERVE, EXAMPLES["serve"]),
-    "serve-sweep": (cmd_serve_sweep.serve_sweep, _SERVE, EXAMPLES["serve-sweep"]),
-    "serve-fit": (cmd_serve_fit.serve_fit, _SERVE, EXAMPLES["serve-fit"]),
-    "serve-frontier": (cmd_serve_frontier.serve_frontier, _SERVE, EXAMPLES["serve-frontier"]),
     "sweep": (cmd_sweep.sweep, _SEARCH, EXAMPLES["sweep"]),
     "frontier": (cmd_frontier.frontier, _SEARCH, EXAMPLES["frontier"]),
     "fit": (cmd_fit.fit, _SEARCH, EXAMPLES["fit"]),

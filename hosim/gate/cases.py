@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import product
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.gate.judged_metrics import Tolerance, parse_tolerances
-from hosim.gate.records import SUFFIX, confined, is_baseline
+from hosim.extensions import added
+from hosim.gate.judged_metrics import MetricVerdict, Tolerance, parse_tolerances
+from hosim.gate.records import SUFFIX, Measured, Record, confined, is_baseline
 from hosim.limits import within
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ _ENTRY = re.compile(r"[\w.]+:\w+")
 class Case:
     """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or plan file, one budget.
 
-    Or requests that a machine serves: ``serve`` has the model, the requests and the options (:mod:`hosim.gate.serve_question`). Paths are
-    relative to ``folder``, which may also hold an entry's package. A case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
+    Or requests that a machine serves: ``serve`` has the model, the requests and the options (:class:`CaseKind`). Paths are relative to
+    ``folder``, which may also hold an entry's package. A case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
     ``strict`` refuses a plan file that was made for another workload, machine or budget; ``rescale`` scales durations that were measured on
     another machine (:mod:`hosim.costmodel.rescaled`).
     """
@@ -69,6 +71,27 @@ class Case:
         """The path ``text`` in the case's folder if it exists, else ``text``."""
         path = os.path.join(self.folder, text)
         return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
+
+
+@dataclass(frozen=True)
+class CaseKind:
+    """What a room beside the core does with cases that ask for more than one step: by a key of theirs, such as ``serve``.
+
+    ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is one; ``measure`` gives its record;
+    ``explain`` says in lines why it got worse, as :func:`hosim.gate.verdicts.causes.explain` does of a step.
+    """
+
+    check: Callable[[Mapping[str, Any], str, str], None]
+    measure: Callable[[Case], Measured]
+    explain: Callable[[Record, Measured, Sequence[MetricVerdict]], list[str]]
+
+
+def kind_of(key: str) -> CaseKind:
+    """The kind of case of a key. Raises :class:`InputError` if no room has one."""
+    kinds: Mapping[str, CaseKind] = ChainMap(*added("case_kinds"))
+    if key not in kinds:
+        raise InputError(f"this installation of hosim cannot {key}: install hosim as a whole", source="cases")
+    return kinds[key]
 
 
 def written(value: Any) -> str:
@@ -155,9 +178,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
         if given.get("strict") and "plan" not in given:
             raise InputError("there is no plan file to refuse: give a plan, or leave it out", source=source, where=f"{where}.strict")
         if "serve" in given:
-            from hosim.gate.serve_question import check_serve
-
-            check_serve(given, source, where)
+            kind_of("serve").check(given, source, where)
         own = parse_tolerances(given.get("tolerance", {}), source)
         cases.append(
             Case(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.errors import HosimError, InputError
+from hosim.gate.records import source_digest
 from hosim.graph import Graph
 
 
@@ -110,18 +111,6 @@ def _importable(folder: str) -> Iterator[None]:
     finally:
         with suppress(ValueError):
             sys.path.remove(place)
-
-
-def source_digest(path: Path, begun: str = "") -> str:
-    """A digest of a file, or of all files in a folder, with their names; after the text ``begun``. Raises :class:`OSError`."""
-    found = hashlib.sha256(begun.encode())
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        # the name goes into the graph of some formats
-        found.update(f"\0{file.relative_to(path.parent)}\0".encode())
-        with file.open("rb") as content:
-            found.update(hashlib.file_digest(content, "sha256").digest())
-    return found.hexdigest()[:32]
 
 
 @cache

@@ -16,12 +16,10 @@ from hosim.costmodel import op_durations
 from hosim.devices_of_graph import on_devices
 from hosim.engine import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
-from hosim.gate.cases import Case
-from hosim.gate.flat_profile import flat_profile
-from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
+from hosim.gate.cases import Case, kind_of
+from hosim.gate.imports import graph_of_entry, graph_of_file
 from hosim.gate.judged_metrics import metrics_of
-from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief
-from hosim.gate.served_case import measure_served
+from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief, flat_profile, source_digest
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
@@ -43,7 +41,7 @@ STAGED = "staged"
 def measure(case: Case, kept: Path | None = None) -> Measured:
     """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
     if case.serve is not None:
-        return measure_served(case)
+        return kind_of("serve").measure(case)
     return measure_graph(case, _graph(case, kept), _source(case))
 
 

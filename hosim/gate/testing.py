@@ -12,13 +12,12 @@ from typing import Any, NoReturn
 import pytest
 
 from hosim.errors import HosimError, InputError
-from hosim.gate.cases import FOLDER, Case
+from hosim.gate.cases import FOLDER, Case, kind_of
 from hosim.gate.imports import graph_of_model, kept_in
 from hosim.gate.judged_metrics import PEAK, parse_tolerances
 from hosim.gate.measured_case import measure, measure_graph
 from hosim.gate.records import SUFFIX, Measured, Record, confined, read_record, save_record
 from hosim.gate.reports import details, headline
-from hosim.gate.serve_question import check_serve
 from hosim.gate.verdicts import judge
 from hosim.graph import Graph
 from hosim.units import human_size, parse_size
@@ -169,7 +168,7 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
     try:
         tolerances = parse_tolerances(tolerance, "marker hosim")
         if "serve" in given:
-            check_serve(given, "marker hosim", "serve")
+            kind_of("serve").check(given, "marker hosim", "serve")
     except InputError as error:
         _fail(str(error))
     written = item.config.stash.setdefault(_WRITTEN, {})

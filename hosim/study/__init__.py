@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.robustness import failures, percentiles, robustness
     from hosim.study.same_rows import same_everywhere
-    from hosim.study.seed_percentiles import seed_percentiles
     from hosim.study.stall_report import Blame, blame, price_rows
     from hosim.study.sweeping import misfits, sweep, swept, under_way
 else:
@@ -34,7 +33,6 @@ else:
             "reserved_budget": "plan_against_reserved reserved_line",
             "robustness": "failures percentiles robustness",
             "same_rows": "same_everywhere",
-            "seed_percentiles": "seed_percentiles",
             "stall_report": "Blame blame price_rows",
             "sweeping": "misfits sweep swept under_way",
         },
@@ -43,6 +41,5 @@ else:
 __all__ = [
     "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare", "compare_machines", "diff", "failures",
     "lines", "machine_rows", "misfits", "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
-    "reserved_line", "robustness", "same_everywhere", "seed_percentiles", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep",
-    "swept", "under_way",
+    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept", "under_way",
 ]  # fmt: skip

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.gate import check, load_suite, measure_served, write
+from hosim.gate import check, load_suite, write
 from hosim.gate.judged_metrics import judge_metrics, parse_tolerances
-from hosim.gate.verdicts import changed_since, explain_served
+from hosim.gate.verdicts import changed_since
+from hosim.serving.gate import explain_served, measure_served
 from hosim.versions import SERVING_VERSIONS
 
 REQUESTS = [

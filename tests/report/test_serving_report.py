@@ -12,9 +12,9 @@ from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import load_hardware
 from hosim.report.drawn import image
-from hosim.report.serving import curves, serving_figure, serving_trace, serving_widget
 from hosim.serving import EngineLimits, latency_limits, serve_requests
 from hosim.serving.blocks import kv_setup
+from hosim.serving.report import curves, serving_figure, serving_trace, serving_widget
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 

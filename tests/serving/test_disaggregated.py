@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving import serving_trace
 from hosim.serving import ROUTERS, EngineLimits, PrefillEngine, Scheduler, serve_disaggregated, serve_requests
 from hosim.serving.blocks import KvLink, KvSetup, Peers, kv_link
 from hosim.serving.links import SteppedClock
+from hosim.serving.report import serving_trace
 from hosim.serving.requests import Request
 
 A = Request(0, 8, 3)

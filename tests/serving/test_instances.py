@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving import curves, serving_trace
 from hosim.serving import ROUTERS, EngineLimits, serve_on_instances, serve_requests
+from hosim.serving.report import curves, serving_trace
 from hosim.serving.requests import Request
 
 LIMITS = EngineLimits(8, 4, 4)

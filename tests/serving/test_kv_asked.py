@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving import tiers_and_channels
 from hosim.serving.blocks import kv_setup
 from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.report import tiers_and_channels
 from hosim.serving.requests import Request
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

@@ -9,8 +9,8 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.serving import statistic_limits
+from hosim.serving.api import seed_percentiles
 from hosim.serving.requests import Request, changed_requests
-from hosim.study import seed_percentiles
 from hosim.study.searches import bisected, pareto
 
 MODEL = {"model": "llama-3.1-8b", "layers": 2}

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.report.serving import serving
 from hosim.serving import EngineLimits, Iteration, ModelledIterations, serve_requests
 from hosim.serving.blocks import AttendedTokens, KvSetup, SparseReads, sparse_reads
+from hosim.serving.report import serving
 from hosim.serving.requests import Request
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))

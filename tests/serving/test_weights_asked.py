@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.gate import load_suite, measure_served
+from hosim.gate import load_suite
+from hosim.serving.gate import measure_served
 from hosim.units import human_size, human_time
 
 DOCS = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")

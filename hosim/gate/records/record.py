@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 SOURCE = "source"
 """The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what hosim reads from it."""
@@ -127,3 +129,15 @@ class Measured:
     positions: Mapping[str, int] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     waits_for: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_digest(path: Path, begun: str = "") -> str:
+    """A digest of a file, or of all files in a folder, with their names; after the text ``begun``. Raises :class:`OSError`."""
+    found = hashlib.sha256(begun.encode())
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        # the name goes into the graph of some formats
+        found.update(f"\0{file.relative_to(path.parent)}\0".encode())
+        with file.open("rb") as content:
+            found.update(hashlib.file_digest(content, "sha256").digest())
+    return found.hexdigest()[:32]

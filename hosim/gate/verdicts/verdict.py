@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.errors import InfeasibleError, InputError
+from hosim.gate.cases import kind_of
 from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, Tolerance, judge_metrics
 from hosim.gate.records import REQUESTS, Measured, Record
 from hosim.gate.verdicts.causes import explain
 from hosim.gate.verdicts.changed_since import changed_since
-from hosim.gate.verdicts.served_causes import explain_served
 from hosim.plain_text import counted
 
 ERROR = "error"
@@ -92,6 +92,7 @@ def judge(
         note = "no baseline; 'hosim baseline write' writes it"
         return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
     metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
+    says_why = kind_of("serve").explain if REQUESTS in now.record.fingerprints else explain
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
     worse = [m for m in metrics if m.verdict == REGRESSION]
     to_explain = worse or verdict in (MISSING, NEW)
@@ -99,7 +100,7 @@ def judge(
         case,
         verdict,
         metrics,
-        explanation=tuple((explain_served if REQUESTS in now.record.fingerprints else explain)(before, now, worse)) if to_explain else (),
+        explanation=tuple(says_why(before, now, worse)) if to_explain else (),
         note=changed_since(before, now.record),
         baseline=baseline,
         before=before,

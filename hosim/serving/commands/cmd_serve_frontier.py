@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests, options_of
-from hosim.cli.cmd_serve_sweep import Seeds, Set, Vary
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
 from hosim.cli.terminal import note, say
 from hosim.errors import InputError
+from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
+from hosim.serving.commands.cmd_serve_sweep import Seeds, Set, Vary
 
 Of = Annotated[str, typer.Option("--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit).")]
 Against = Annotated[str, typer.Option("--against", metavar="FIGURE", help="What it costs: cache (bytes in all tiers) or devices.")]
@@ -38,9 +38,9 @@ def serve_frontier(
     It serves once for each combination of values, as serve-sweep does, and marks the points that no other one beats: as much for less, or
     more for the same.
     """
-    from hosim.api import COSTS, RATES
-    from hosim.api import serve_frontier as traced
-    from hosim.report.serving import serving_frontier
+    from hosim.serving.api import COSTS, RATES
+    from hosim.serving.api import serve_frontier as traced
+    from hosim.serving.report import serving_frontier
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 

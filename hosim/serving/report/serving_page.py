@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from hosim.report import page_parts as page
 from hosim.report.result_pages import html_of
-from hosim.report.serving.serving_figures import serving_figure
-from hosim.report.serving.serving_timeline import serving_widget
+from hosim.serving.report.serving_figures import serving_figure
+from hosim.serving.report.serving_timeline import serving_widget
 
 if TYPE_CHECKING:
     from hosim.serving import Served

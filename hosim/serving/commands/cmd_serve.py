@@ -41,19 +41,19 @@ def _kv_policies(incomplete: str) -> list[str]:
 
 
 def _preemptions(incomplete: str) -> list[str]:
-    from hosim.api import PREEMPTIONS
+    from hosim.serving.api import PREEMPTIONS
 
     return [name for name in PREEMPTIONS if name.startswith(incomplete)]
 
 
 def _scheduling_policies(incomplete: str) -> list[str]:
-    from hosim.api import SCHEDULING
+    from hosim.serving.api import SCHEDULING
 
     return [name for name in SCHEDULING if name.startswith(incomplete)]
 
 
 def _sendings(incomplete: str) -> list[str]:
-    from hosim.api import SENDING
+    from hosim.serving.api import SENDING
 
     return [name for name in SENDING if name.startswith(incomplete)]
 
@@ -213,10 +213,8 @@ def serve(
     preemption. With --kv the cache goes on in the tiers below the device, and with --weights so do weights. With --measured the
     latencies stand beside a real server's.
     """
-    from hosim.api import serve as served
     from hosim.importers import builder_parameters
     from hosim.plain_text import counted
-    from hosim.report.serving import serving
     from hosim.serving import (
         as_served,
         beside_measured,
@@ -227,6 +225,8 @@ def serve(
         read_measured_requests,
         statistic_limits,
     )
+    from hosim.serving.api import serve as served
+    from hosim.serving.report import serving
     from hosim.serving.requests import asked_requests
     from hosim.units import parse_time
 
@@ -292,17 +292,17 @@ def serve(
         data["goodput"] = result.goodput(limits)
     table = serving(data)
     if plot is not None:
-        from hosim.report.serving import serving_figure
+        from hosim.serving.report import serving_figure
 
         write_picture(plot, serving_figure(result))
     if trace is not None:
         from hosim.files import write
-        from hosim.report.serving import serving_trace
+        from hosim.serving.report import serving_trace
 
         write(trace, serving_trace(result))
         say(f"wrote {trace}")
     if html is not None:
-        from hosim.report.serving import serving_page
+        from hosim.serving.report import serving_page
 
         write_page(html, serving_page(result, table))
     if json:
@@ -316,7 +316,7 @@ def serve(
 
 def options_of(texts: list[str] | None) -> dict[str, object]:
     """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for one that is none."""
-    from hosim.api import check_options
+    from hosim.serving.api import check_options
 
     found = settings_of(texts)
     check_options(found)

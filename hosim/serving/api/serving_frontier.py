@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.inputs import Machine, Vary
-from hosim.api.serving_studies import serve_sweep
+from hosim.api import Machine, Vary
 from hosim.errors import InputError
 from hosim.files import unknown_name
 from hosim.nearest_rank import by_point, nearest_rank
 from hosim.plain_text import named
+from hosim.serving.api.serving_studies import serve_sweep
 from hosim.study.asked import read_vary
 from hosim.study.rows_of_answers import records, varied_columns
 from hosim.study.searches import pareto
@@ -60,7 +60,7 @@ def serve_frontier(
     Returns
     -------
     pandas.DataFrame
-        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of :data:`hosim.api.serving_points.COLUMNS`.
+        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of :data:`hosim.serving.api.COLUMNS`.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.inputs import Machine, file_of, machine, named, real, whole
+from hosim.api import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
 from hosim.files import unknown_name
 from hosim.limits import within
@@ -150,7 +150,6 @@ def serve(
     >>> [len(tokens) for tokens in served.token_ns], served.preemptions
     ([3, 2], 0)
     """
-    from hosim.api.unlike_engines import about_prefill, unlike_prefill
     from hosim.importers import builder_parameters
     from hosim.serving import (
         ROUTERS,
@@ -163,6 +162,7 @@ def serve(
         serve_on_instances,
         serve_requests,
     )
+    from hosim.serving.api.unlike_engines import about_prefill, unlike_prefill
     from hosim.serving.requests import RequestRows, asked_requests
     from hosim.serving.weights import check_beside_cache
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from hosim.plain_text import counted
 from hosim.report.printing import paragraph
-from hosim.report.serving.kv_tables import channel_table
+from hosim.serving.report.kv_tables import channel_table
 from hosim.units import human_size, human_time
 
 

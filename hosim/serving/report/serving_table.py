@@ -55,15 +55,15 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         held += " (of one engine)"
     parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
     if "kv_transfer" in data:
-        from hosim.report.serving import kv_tables
+        from hosim.serving.report import kv_tables
 
         parts.append(kv_tables.transferred(data["kv_transfer"]))
     if "kv" in data:
-        from hosim.report.serving import kv_tables
+        from hosim.serving.report import kv_tables
 
         parts += kv_tables.tiers_and_channels(data["kv"])
     if "weights" in data:
-        from hosim.report.serving import weights_table
+        from hosim.serving.report import weights_table
 
         parts += weights_table.weights(data["weights"], "kv" not in data)
     return Group(*parts)

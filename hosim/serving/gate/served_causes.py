@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hosim.gate.judged_metrics import COUNT, FAMILIES, FOUND, MOVED, PEAK, STALL, WAIT, MetricVerdict, family, judge_metrics
 from hosim.gate.records import REQUESTS, Measured, Record
-from hosim.gate.verdicts.causes import LINES, changed_question
+from hosim.gate.verdicts import LINES, changed_question
 
 _CHANGES = {
     "graph": "the model has changed",

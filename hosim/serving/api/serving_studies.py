@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Machine, Vary, file_of, whole
-from hosim.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked_question, check_serving_fields, tasks_of
+from hosim.api import Machine, Vary, file_of, in_cell, whole
 from hosim.errors import InputError
-from hosim.in_cells import InCells
 from hosim.limits import within
 from hosim.serving import latency_limits, statistic_limits
+from hosim.serving.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked_question, check_serving_fields, tasks_of
 from hosim.study.asked import Axis, Value, parse_axis, read_vary
 from hosim.study.rows_of_answers import Row, frame, varied_columns
 from hosim.study.searches import STEPS, Wanted, ascending, bisected, shown, sought
@@ -70,7 +68,7 @@ def serve_sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point: the value of each varied field, then the columns of :data:`hosim.api.serving_points.COLUMNS`. A point that cannot
+        One row per point: the value of each varied field, then the columns of :data:`hosim.serving.api.COLUMNS`. A point that cannot
         be served has its ``error``.
 
     Raises
@@ -133,7 +131,7 @@ class ServingProbe:
 
 
 @dataclass(frozen=True)
-class ServingFit(InCells):
+class ServingFit:
     """The answer and the evidence: every value that was tried, in the order of the values.
 
     ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines about values that are outside the limits
@@ -164,6 +162,12 @@ class ServingFit(InCells):
     def frame(self) -> DataFrame:
         """The rows as a frame."""
         return frame(self.rows, list(self.rows[0]), self.notes).astype({"within": bool})
+
+    def _repr_html_(self) -> str:
+        from hosim.report import html
+        from hosim.serving.report import serving_fit
+
+        return html(serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None))
 
     def __str__(self) -> str:
         name, limits = " + ".join(self.axis.fields), _limits(self.limits_ns)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hosim.api.inputs import Machine, machine, named
-from hosim.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
+from hosim.api import Machine, machine, named
 from hosim.errors import HosimError, InputError
 from hosim.files import unknown_name
 from hosim.importers import builder_parameters, name_of
 from hosim.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
+from hosim.serving.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
 from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Limit, Model, Requests, options_of
 from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import bar
 from hosim.cli.terminal import note, say
 from hosim.errors import InputError
+from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
 
 Set = Annotated[
     list[str] | None,
@@ -49,10 +49,9 @@ def serve_sweep(
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
     is the median of several draws, with their 5th and 95th percentiles below it.
     """
-    from hosim.api import FIGURES
-    from hosim.api import serve_sweep as swept
-    from hosim.report.serving import serving_sweep
-    from hosim.study import seed_percentiles
+    from hosim.serving.api import FIGURES, seed_percentiles
+    from hosim.serving.api import serve_sweep as swept
+    from hosim.serving.report import serving_sweep
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 

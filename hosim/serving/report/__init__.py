@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.serving.kv_tables import tiers_and_channels
-    from hosim.report.serving.serving_figures import curves, serving_figure
-    from hosim.report.serving.serving_page import serving_page
-    from hosim.report.serving.serving_studies_table import serving_fit, serving_frontier, serving_sweep
-    from hosim.report.serving.serving_table import serving
-    from hosim.report.serving.serving_timeline import serving_widget
-    from hosim.report.serving.serving_trace import serving_trace
+    from hosim.serving.report.kv_tables import tiers_and_channels
+    from hosim.serving.report.serving_figures import curves, serving_figure
+    from hosim.serving.report.serving_page import serving_page
+    from hosim.serving.report.serving_studies_table import serving_fit, serving_frontier, serving_sweep
+    from hosim.serving.report.serving_table import serving
+    from hosim.serving.report.serving_timeline import serving_widget
+    from hosim.serving.report.serving_trace import serving_trace
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,

@@ -15,8 +15,8 @@ _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2
 
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of :func:`hosim.serve`."""
-    from hosim.api import serve_defaults
     from hosim.files import unknown_name
+    from hosim.serving.api import serve_defaults
 
     for key in _NEITHER:
         if key in given:
@@ -54,7 +54,7 @@ class AskedServing:
 
     def placed(self, error: InputError) -> InputError:
         """The error with the place in ``serve`` that it is about, and the file of requests that it names."""
-        from hosim.api import serve_defaults
+        from hosim.serving.api import serve_defaults
         from hosim.serving.requests import is_drawn
 
         at, where = error.source, error.where

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.cmd_serve import Model, Requests, options_of
-from hosim.cli.cmd_serve_sweep import Set
 from hosim.cli.options import HardwareName, Json, console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import InfeasibleError
+from hosim.serving.commands.cmd_serve import Model, Requests, options_of
+from hosim.serving.commands.cmd_serve_sweep import Set
 
 Within = Annotated[
     str,
@@ -36,8 +36,8 @@ def serve_fit(
     Or the smallest cache, or another value. It bisects over runs, tries further values on both sides, and reports any that contradicts the
     rest. Exit code 3 if no value keeps the limits.
     """
-    from hosim.api import serve_fit as fitted
-    from hosim.report.serving import serving_fit
+    from hosim.serving.api import serve_fit as fitted
+    from hosim.serving.report import serving_fit
 
     with progress("serving"):
         found = fitted(model, hardware, requests, largest=largest, smallest=smallest, within=within, **options_of(set_))

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.analysis import canonical, digest, graph_fingerprint
 from hosim.errors import InfeasibleError, InputError
-from hosim.gate.cases import Case
-from hosim.gate.flat_profile import flat_profile
-from hosim.gate.imports import source_digest
+from hosim.gate import Case
 from hosim.gate.judged_metrics import (
     COUNT,
     FOUND,
@@ -28,8 +26,8 @@ from hosim.gate.judged_metrics import (
     TTFT,
     WAIT,
 )
-from hosim.gate.records import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record
-from hosim.gate.serve_question import asked_serving
+from hosim.gate.records import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record, flat_profile, source_digest
+from hosim.serving.gate.serve_question import asked_serving
 from hosim.version import __version__
 from hosim.versions import SERVING_VERSIONS
 
@@ -44,9 +42,9 @@ _CONTEXT = 1024
 
 def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
-    from hosim.api import serve
     from hosim.importers import builder_parameters
     from hosim.io import load_hardware
+    from hosim.serving.api import serve
     from hosim.serving.requests import asked_requests
     from hosim.shipped import find_hardware
 
@@ -163,8 +161,8 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
-    from hosim.api import serve_defaults
     from hosim.io import load_hardware
+    from hosim.serving.api import serve_defaults
     from hosim.serving.kv_policies import kv_policy
     from hosim.shipped import find_hardware
 

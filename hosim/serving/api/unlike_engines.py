@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.api.inputs import Machine, machine, whole
+from hosim.api import Machine, machine, whole
 from hosim.errors import InputError
 from hosim.limits import within
 from hosim.serving import ModelledIterations

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hosim.report.drawn import OP_STYLE
-from hosim.report.serving.serving_figures import curves
 from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, thinned
+from hosim.serving.report.serving_figures import curves
 
 if TYPE_CHECKING:
     from hosim.serving import Sample, Served

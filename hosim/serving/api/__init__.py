@@ -1,0 +1,28 @@
+"""The functions of serving that ``import hosim`` offers: requests and an engine in; what is served, and frames, out."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.serving.api.seed_percentiles import seed_percentiles
+    from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
+    from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
+    from hosim.serving.api.serving_run import PREEMPTIONS, SCHEDULING, SENDING, serve, serve_defaults
+    from hosim.serving.api.serving_studies import serve_fit, serve_sweep
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "seed_percentiles": "seed_percentiles",
+            "serving_frontier": "COSTS RATES serve_frontier",
+            "serving_points": "COLUMNS FIGURES check_options",
+            "serving_run": "PREEMPTIONS SCHEDULING SENDING serve serve_defaults",
+            "serving_studies": "serve_fit serve_sweep",
+        },
+    )
+
+__all__ = [
+    "COLUMNS", "COSTS", "FIGURES", "PREEMPTIONS", "RATES", "SCHEDULING", "SENDING", "check_options", "seed_percentiles", "serve",
+    "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep",
+]  # fmt: skip

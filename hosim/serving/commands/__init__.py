@@ -1,0 +1,1 @@
+"""The commands of serving: each parses, calls and prints."""

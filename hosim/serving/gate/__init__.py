@@ -1,0 +1,23 @@
+"""Cases of the gate that serve requests: what they ask, what they measure, and why they got worse."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.serving.gate.serve_question import check_serve
+    from hosim.serving.gate.served_case import measure_served
+    from hosim.serving.gate.served_causes import explain_served
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "serve_question": "check_serve",
+            "served_case": "measure_served",
+            "served_causes": "explain_served",
+        },
+    )
+
+__all__ = [
+    "check_serve", "explain_served", "measure_served",
+]  # fmt: skip
