@@ -14,7 +14,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
-sys.path[:0] = [str(path) for path in (TESTS, TESTS / "importers", TESTS / "costmodel", TESTS / "validate") if str(path) not in sys.path]
+sys.path[:0] = [
+    str(path)
+    for path in (TESTS, TESTS / "importers", TESTS / "formats", TESTS / "costmodel", TESTS / "validate")
+    if str(path) not in sys.path
+]
 
 from kernel_machine import GATHER  # noqa: E402
 from kineto_toys import execution_trace, step  # noqa: E402

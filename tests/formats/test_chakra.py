@@ -21,7 +21,7 @@ from hosim.hardware import Fabric
 from hosim.io import load_any
 from hosim.notes import notes
 
-SMALL = Path(__file__).parent / "data" / "chakra_small.et"
+SMALL = Path(__file__).parents[1] / "importers/data/chakra_small.et"
 NODE = {"Id": 1, "Name": "aten::mm(0)", "NodeType": 4, "ctrlDeps": [3], "data_deps": [], "runtime": 7, "is_cpu_op": True}
 
 

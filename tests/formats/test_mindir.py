@@ -17,7 +17,7 @@ from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.io import load_any
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "importers/data"
 TRUTH = json.loads((DATA / "mindir_truth.json").read_text())["networks"]
 
 

@@ -13,7 +13,7 @@ from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.io import load_any
 
-EXPORTED = Path(__file__).parent / "data" / "inductor_mlp.json"
+EXPORTED = Path(__file__).parents[1] / "importers/data/inductor_mlp.json"
 
 
 def inductors_peak(document: dict) -> int:

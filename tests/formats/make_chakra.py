@@ -1,11 +1,11 @@
 """Writes ``data/chakra_small.et``: a handmade Chakra trace of two operators on the host, three kernels and an all-reduce.
 
-Run as ``python tests/importers/make_chakra.py``. The encoder knows only what protobuf needs for these fields.
+Run as ``python tests/formats/make_chakra.py``. The encoder knows only what protobuf needs for these fields.
 """
 
 from pathlib import Path
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[1] / "importers/data"
 
 
 def varint(value: int) -> bytes:
@@ -56,4 +56,4 @@ def trace() -> bytes:
 
 
 if __name__ == "__main__":
-    (HERE / "data" / "chakra_small.et").write_bytes(trace())
+    (DATA / "chakra_small.et").write_bytes(trace())

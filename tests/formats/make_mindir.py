@@ -1,6 +1,6 @@
 """Writes ``data/mindir_*.mindir`` with MindSpore, and beside them in ``data/mindir_truth.json`` what MindSpore says of the same networks.
 
-Run as ``python tests/importers/make_mindir.py`` in an environment with MindSpore (made with 2.10.0, which runs on the CPU). The truth of a
+Run as ``python tests/formats/make_mindir.py`` in an environment with MindSpore (made with 2.10.0, which runs on the CPU). The truth of a
 network is the shape and dtype of every parameter, the shape and dtype of every output of a real run of it, and the products that it
 multiplies, worked out by hand from the sizes below (``products``: batch, m, k, n of each).
 """
@@ -12,7 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-HERE = Path(__file__).parent / "data"
+HERE = Path(__file__).parents[1] / "importers/data"
 
 
 class Mlp(nn.Cell):

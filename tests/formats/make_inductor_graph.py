@@ -1,6 +1,6 @@
 """Writes ``data/inductor_mlp.json``: the graph that inductor exports for a simulator, of a small network compiled for the CPU.
 
-Run as ``python tests/importers/make_inductor_graph.py``; made with torch 2.13.0. Inductor hands the JSON to torch's structured log, from
+Run as ``python tests/formats/make_inductor_graph.py``; made with torch 2.13.0. Inductor hands the JSON to torch's structured log, from
 where it is taken here.
 """
 
@@ -10,7 +10,7 @@ import torch
 import torch._inductor.config
 import torch._inductor.memory
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[1] / "importers/data"
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     with torch.no_grad():
         torch.compile(lambda a: model(a + 1).softmax(-1))(x)
     assert len(kept) == 1, sorted(kept)
-    (HERE / "data" / "inductor_mlp.json").write_text(next(iter(kept.values())) + "\n")
+    (DATA / "inductor_mlp.json").write_text(next(iter(kept.values())) + "\n")
 
 
 if __name__ == "__main__":

@@ -530,3 +530,9 @@ def test_saved_traces_are_workloads(tmp_path) -> None:
     assert graph == graph_of(read_document(json.loads(json.dumps(document_of(trace)))), "step")
     assert [op.kind for op in graph.ops[:2]] == ["matmul", "matmul"]
     assert graph.meta["memory_limit_bytes"] == 400 * MIB
+
+
+def test_the_import_of_earlier_releases_goes_on_working() -> None:
+    from hosim.lower.bridges import hyper_parallel_planner
+
+    assert hyper_parallel_planner.HosimPlanner is HosimPlanner
