@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosim.allocator_blocks import MIN_BLOCK
-from hosim.engine.allocators import pack
 from hosim.graph import Graph
+from hosim.packing import pack
 from hosim.result import IN_TIME, STATIC, AllocatorFigures, AllocatorState
 from hosim.units import human_size
 

@@ -17,8 +17,7 @@ import numpy as np  # noqa: E402
 from cut_memory import LIKE_I, SIDE, Problem  # noqa: E402
 from measures import cpu_seconds, measure  # noqa: E402
 
-from hosim.engine.allocators import pack  # noqa: E402
-from hosim.engine.allocators.static import Packing  # noqa: E402
+from hosim.packing import Packing, pack  # noqa: E402
 
 PUBLISHED = HERE.parents[3] / "shared" / "data" / "minimalloc"
 PUBLISHED_CAPACITY = 1 << 20

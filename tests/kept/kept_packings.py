@@ -17,8 +17,8 @@ from random import Random
 import numpy as np
 from kept_table import KeptTable, Row, checksum
 
-from hosim.engine.allocators import pack
-from hosim.engine.allocators.packing_searches import SkylineSearch, improve
+from hosim.packing import pack
+from hosim.packing.searches import SkylineSearch, improve
 
 COLUMNS = ("problem", "what", "figure", "known", "checksum")
 SEED = 41

@@ -1,7 +1,5 @@
 """Allocators: where in device memory bytes lie, and what that takes beyond the bytes themselves. They know nothing of the engine."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
@@ -10,19 +8,17 @@ if TYPE_CHECKING:
     from hosim.engine.allocators.caching import CachingAllocator
     from hosim.engine.allocators.sizes import LARGE_SEGMENT, SMALL_LIMIT, SMALL_SEGMENT, division_table, round_size
     from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, BlockState, BlockUse, Driver, PoolId, SegmentState
-    from hosim.engine.allocators.static import pack
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "caching": "CachingAllocator",
             "sizes": "LARGE_SEGMENT SMALL_LIMIT SMALL_SEGMENT division_table round_size",
-            "state": "AllocatorStats BlockState BlockUse Driver PoolId SHARED_POOL SegmentState",
-            "static": "pack",
+            "state": "SHARED_POOL AllocatorStats BlockState BlockUse Driver PoolId SegmentState",
         },
     )
 
 __all__ = [
     "LARGE_SEGMENT", "SHARED_POOL", "SMALL_LIMIT", "SMALL_SEGMENT", "AllocatorStats", "BlockState", "BlockUse", "CachingAllocator",
-    "Driver", "PoolId", "SegmentState", "division_table", "pack", "round_size",
+    "Driver", "PoolId", "SegmentState", "division_table", "round_size",
 ]  # fmt: skip

@@ -12,9 +12,10 @@ from typing import Any
 
 from hosim.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.cache_plan import Plan
-from hosim.engine.allocators import CachingAllocator, Driver, PoolId, pack
+from hosim.engine.allocators import CachingAllocator, Driver, PoolId
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.packing import pack
 from hosim.report.timelines.timeline_curves import end_ns
 from hosim.report.timelines.timeline_rows import of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result

@@ -1,9 +1,9 @@
 """Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the same time do not overlap.
 
 This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time and of given height are packed as low as
-possible. `pack` first places greedily in many orders (`.packing_searches.greedy`), then searches for a packing that is as low as the
-most that ever lives at once, exactly (`.packing_searches.skyline`) and by a sweep over time that finds it where little memory is ever
-free (`.packing_searches.tiling`), and for the heights between if there is none.
+possible. `pack` first places greedily in many orders (`.searches.greedy`), then searches for a packing that is as low as the
+most that ever lives at once, exactly (`.searches.skyline`) and by a sweep over time that finds it where little memory is ever
+free (`.searches.tiling`), and for the heights between if there is none.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.packing_searches import SkylineSearch, TilingSearch, improve
 from hosim.errors import InputError
+from hosim.packing.searches import SkylineSearch, TilingSearch, improve
 
 _Ints = npt.NDArray[np.int64]
 DEFAULT_EFFORT = 8_000_000_000

@@ -13,7 +13,7 @@ from itertools import combinations
 from math import comb, log2
 from random import Random
 
-from hosim.engine.allocators.tiling_moves.order_tree import OrderTree, together
+from hosim.packing.tiling_moves.order_tree import OrderTree, together
 
 _SUBSETS = 2_000
 _LISTED = 3_000

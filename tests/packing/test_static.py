@@ -9,9 +9,9 @@ from counting import lines_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators import pack
-from hosim.engine.allocators.packing_searches import SkylineSearch, improve
 from hosim.errors import InputError
+from hosim.packing import pack
+from hosim.packing.searches import SkylineSearch, improve
 
 KNOWN = 1 << 20
 

@@ -24,8 +24,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators.packing_searches.restarts import restart_length
-from hosim.engine.allocators.tiling_moves import (
+from hosim.packing.searches.restarts import restart_length
+from hosim.packing.tiling_moves import (
     NOTHING,
     ApartError,
     Exchange,

@@ -12,7 +12,7 @@ from itertools import combinations
 from random import Random
 from typing import TypeVar
 
-from hosim.engine.allocators.tiling_moves.section_events import SectionEvents
+from hosim.packing.tiling_moves.section_events import SectionEvents
 
 _Moments = TypeVar("_Moments", tuple[int, int], tuple[int, int, int])
 

@@ -1,16 +1,14 @@
 """What the sweep over time chooses from: who takes whose place, which holes there are, and the orders that are left."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.engine.allocators.tiling_moves.exchanges import NOTHING, Exchange, Moment, Taste, exchanges
-    from hosim.engine.allocators.tiling_moves.holes import Guess, guessed_holes
-    from hosim.engine.allocators.tiling_moves.order_tree import ApartError, OrderTree, any_order, gather, items_in_order, order_like
-    from hosim.engine.allocators.tiling_moves.section_events import SectionEvents
+    from hosim.packing.tiling_moves.exchanges import NOTHING, Exchange, Moment, Taste, exchanges
+    from hosim.packing.tiling_moves.holes import Guess, guessed_holes
+    from hosim.packing.tiling_moves.order_tree import ApartError, OrderTree, any_order, gather, items_in_order, order_like
+    from hosim.packing.tiling_moves.section_events import SectionEvents
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,

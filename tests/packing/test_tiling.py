@@ -8,9 +8,9 @@ from cut_memory import LIKE_I, SIDE, bricks, cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators import pack
-from hosim.engine.allocators.packing_searches import TilingSearch, improve
-from hosim.engine.allocators.tiling_moves import Exchange, Guess, Moment, SectionEvents, Taste, any_order, exchanges, gather, guessed_holes
+from hosim.packing import pack
+from hosim.packing.searches import TilingSearch, improve
+from hosim.packing.tiling_moves import Exchange, Guess, Moment, SectionEvents, Taste, any_order, exchanges, gather, guessed_holes
 
 EFFORT = 200_000_000
 """About half a second."""
