@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(HERE.parent), *(str(HERE.parent / room) for room in ("engine/allocators", "lower", "policies"))]
+    sys.path[:0] = [str(ROOT), str(HERE.parent), *(str(HERE.parent / room) for room in ("lower", "packing", "policies"))]
 
 from measures import Measure  # noqa: E402
 
