@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 if __name__ == "__main__":
-    sys.path[:0] = [str(HERE.parents[2]), str(HERE.parents[1] / "engine" / "allocators")]
+    sys.path[:0] = [str(HERE.parents[2]), str(HERE.parents[1] / "packing")]
 
 import numpy as np  # noqa: E402
 from cut_memory import LIKE_I, SIDE, Problem  # noqa: E402
