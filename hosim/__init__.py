@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hosim import extensions
-from hosim.in_cells import InCells
+from hosim.base.in_cells import InCells
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         sweep,
     )
     from hosim.cache_plan import CacheOp, Plan
+    from hosim.data.stages import StagesResult
     from hosim.errors import ExecutionError, GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
     from hosim.gpu.own_step import record
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from hosim.result import Result
     from hosim.serving.api import serve, serve_fit, serve_frontier, serve_sweep
     from hosim.shipped import find_hardware, find_workload
-    from hosim.stages import StagesResult
     from hosim.version import __version__
 else:
     __getattr__, __dir__ = lazy_names(
@@ -64,7 +64,7 @@ else:
             "result": "Result",
             "serving.api": "serve serve_fit serve_frontier serve_sweep",
             "shipped": "find_hardware find_workload",
-            "stages": "StagesResult",
+            "data.stages": "StagesResult",
             "version": "__version__",
         },
         packages="policies",

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from hosim.derived import Deriving
+from hosim.base.in_cells import InCells
+from hosim.base.whole_numbers import keep_whole, whole
+from hosim.data.derived import Deriving
+from hosim.data.field_kinds import keep_kinds
 from hosim.edits import Edits
 from hosim.errors import InputError
-from hosim.field_kinds import keep_kinds
 from hosim.graph import Graph
-from hosim.in_cells import InCells
 from hosim.plain_text import counted, named, printable, shown
-from hosim.whole_numbers import keep_whole, whole
 
 if TYPE_CHECKING:
     import networkx

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hosim.collector import no_collection
-from hosim.derived import Deriving
+from hosim.base.collector import no_collection
+from hosim.base.in_cells import InCells
+from hosim.base.whole_numbers import not_whole, whole
+from hosim.data.derived import Deriving
+from hosim.data.field_kinds import keep_items
+from hosim.data.graph_check import check_graph
+from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
+from hosim.data.graph_rows import OpRow, TensorRow, make_ops, make_tensors
+from hosim.data.graph_users import CompactUsers
 from hosim.errors import GraphError
-from hosim.field_kinds import keep_items
-from hosim.graph_check import check_graph
-from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
-from hosim.graph_rows import OpRow, TensorRow, make_ops, make_tensors
-from hosim.graph_users import CompactUsers
-from hosim.in_cells import InCells
 from hosim.plain_text import counted, named, printable, shown
 from hosim.units import human_size
-from hosim.whole_numbers import not_whole, whole
 
 if TYPE_CHECKING:
     import networkx

@@ -12,14 +12,14 @@ from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
+from hosim.base.in_cells import InCells
+from hosim.base.whole_numbers import keep_whole, not_whole, whole
+from hosim.data.field_kinds import keep_kinds
 from hosim.errors import HardwareError
-from hosim.field_kinds import keep_kinds
 from hosim.graph import KINDS
-from hosim.in_cells import InCells
 from hosim.limits import limit, refusal
 from hosim.plain_text import counted, named, printable, shown
 from hosim.units import LARGEST, human_size
-from hosim.whole_numbers import keep_whole, not_whole, whole
 
 SCOPES = ("device", "host", "global")
 """Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""

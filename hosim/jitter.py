@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, inf, log, log1p, sqrt
 
+from hosim.base.whole_numbers import keep_whole
 from hosim.errors import InputError
 from hosim.plain_text import shown
 from hosim.units import plain_number
-from hosim.whole_numbers import keep_whole
 
 _BITS = 64
 _MASK = (1 << _BITS) - 1

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hosim.costmodel import base_line, guessed_attention_line, guessed_collectives_line
+from hosim.data.expert_routing import META as ROUTING
+from hosim.data.expert_routing import draw_spread_of
+from hosim.data.unknown_ops import unknown_ops, untimed_line
 from hosim.devices_of_graph import other_devices_line
-from hosim.expert_routing import META as ROUTING
-from hosim.expert_routing import draw_spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.measured_on import times_line
-from hosim.unknown_ops import unknown_ops, untimed_line
 
 LEFT_OUT = "left_out"
 """The key of a graph's ``meta`` for what the graph does not have of its model, such as quantised weights, a line each."""

@@ -7,15 +7,15 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hosim.in_cells import InCells
+from hosim.base.in_cells import InCells
 from hosim.jitter import Jitter
 from hosim.plain_text import printable
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
+    from hosim.data.unknown_ops import UnknownOps
     from hosim.hardware import Hardware
-    from hosim.unknown_ops import UnknownOps
 
 SEMANTICS = 7
 """The version of the rules of a replay, which increases with each change that may change a figure."""

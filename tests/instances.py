@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from hosim.data.graph_parts import REST, part_name
 from hosim.graph import Graph, GraphBuilder
-from hosim.graph_parts import REST, part_name
 from hosim.hardware import Channel, Compute, Hardware, Tier
 
 NS = 10**9
@@ -85,7 +85,7 @@ def instance_on_streams(number: int, seed: int = 0) -> Instance:
 
 
 def instance_of_parts(number: int, seed: int = 0) -> Instance:
-    """Instance ``number`` of ``seed`` of steps that use parts of tensors (:func:`hosim.graph_parts.part_name`), on one stream or two.
+    """Instance ``number`` of ``seed`` of steps that use parts of tensors (:func:`hosim.data.graph_parts.part_name`), on one stream or two.
 
     One or two tokens are decoded. The first op reads rows of a table, which the head may read whole. A layer writes the new part of a
     cache, and reads it and the past ones; or it reads the parts that were chosen of its experts, in one op or in an op for each. Some

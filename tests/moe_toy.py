@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hosim.expert_routing import Choices, Routing, gates_of
+from hosim.data.expert_routing import Choices, Routing, gates_of
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 

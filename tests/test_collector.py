@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 import gc
-from hosim.collector import no_collection
+from hosim.base.collector import no_collection
 
 walked = []
 gc.callbacks.append(lambda phase, info: walked.append(info["generation"]) if phase == "stop" else None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hosim.data.expert_routing import Expert, Gate, Routing
 from hosim.errors import GraphError, HardwareError
-from hosim.expert_routing import Expert, Gate, Routing
 from hosim.graph import KINDS, Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 

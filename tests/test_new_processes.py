@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hosim.new_processes import without_ctrl_c
+from hosim.base.new_processes import without_ctrl_c
 
 
 def test_a_ctrl_c_that_reaches_another_thread_interrupts_at_the_end() -> None:

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
+from hosim.data.unknown_ops import UNKNOWN_OPS, UnknownOps, is_unknown, unknown_ops
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import result_from_dict, result_to_dict, save_workload
-from hosim.unknown_ops import UNKNOWN_OPS, UnknownOps, is_unknown, unknown_ops
 
 SAID = "1 op of unknown FLOP (strange; 75 % of the bytes), timed by bytes alone"
 

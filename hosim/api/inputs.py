@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hosim.base.whole_numbers import whole as whole_number
 from hosim.devices_of_graph import on_devices
 from hosim.engine import parse_budget
 from hosim.errors import InputError
@@ -27,7 +28,6 @@ from hosim.plain_text import shown
 from hosim.study.asked import AnyPolicy, PolicyChoice, as_choice, parse_choices
 from hosim.study.runs import POLICY, Question
 from hosim.units import LARGEST, human_size, plain_number
-from hosim.whole_numbers import whole as whole_number
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

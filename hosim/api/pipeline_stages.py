@@ -10,11 +10,11 @@ from hosim import engine as engines
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, load, machine, several
 from hosim.cache_plan import Plan
+from hosim.data.stages import StagesResult
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.jitter import Jitter
 from hosim.models import build
-from hosim.stages import StagesResult
 from hosim.study.asked import REORDER, AnyPolicy, PolicyChoice, as_choice, without
 
 _PIPELINE = "pipeline"

@@ -203,7 +203,7 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
         if steps is not None:
             raise InputError("--steps requires --routing")
         return graph
-    from hosim.expert_routing import realise
+    from hosim.data.expert_routing import realise
     from hosim.io import load_routing
     from hosim.study.asked import parse_steps
 

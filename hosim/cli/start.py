@@ -13,8 +13,8 @@ def main() -> None:
     """Runs the program; ends the process with its exit code."""
     sys.unraisablehook = _interrupt_again
     try:
+        from hosim.base.new_processes import safe_path
         from hosim.cli.main import main as run
-        from hosim.new_processes import safe_path
 
         with safe_path():
             run()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosim.analysis import canonical_places
+from hosim.data.folded_parts import folded, tensors_of
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
-from hosim.folded_parts import folded, tensors_of
 from hosim.graph import Graph
 from hosim.units import human_percent, human_size
 

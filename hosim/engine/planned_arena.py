@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosim.allocator_blocks import MIN_BLOCK
+from hosim.data.allocator_blocks import MIN_BLOCK
 from hosim.graph import Graph
 from hosim.packing import pack
 from hosim.result import IN_TIME, STATIC, AllocatorFigures, AllocatorState

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hosim.analysis import bubbles, exchanges
+from hosim.base.collector import no_collection
 from hosim.cache_plan import Plan
-from hosim.collector import no_collection
+from hosim.data.stages import StagesResult
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine import result_figures
 from hosim.engine.decisions import Remembering
@@ -25,7 +26,6 @@ from hosim.measured_on import check_measured_on
 from hosim.plain_text import shown
 from hosim.processors import refuse_other_processors
 from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, EventTimes, Result, Timeline
-from hosim.stages import StagesResult
 
 if TYPE_CHECKING:
     pass

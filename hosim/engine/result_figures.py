@@ -12,6 +12,7 @@ from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, w
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel import guessed_collectives
 from hosim.costmodel.spreads import makespan_interval
+from hosim.data.unknown_ops import unknown_ops
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
@@ -22,7 +23,6 @@ from hosim.jitter import Jitter
 from hosim.notes import Note, notes
 from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures, Timeline
 from hosim.units import LARGEST
-from hosim.unknown_ops import unknown_ops
 
 
 class ChannelCounts(Protocol):

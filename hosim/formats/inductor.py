@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosim.data.unknown_ops import UNKNOWN_OPS
 from hosim.errors import GraphError, InputError
 from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.unknown_ops import UNKNOWN_OPS
 
 __all__ = ["import_inductor"]
 

@@ -13,16 +13,16 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import MappingProxyType
 
+from hosim.base.new_processes import belong_to, without_ctrl_c
+from hosim.data.versions import VERSIONS
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
 from hosim.gate.cases import Case, Suite
 from hosim.gate.measured_case import measure, measure_lines
 from hosim.gate.records import Measured, read_matrix, read_record, save_matrix, save_record
 from hosim.gate.verdicts import ERROR, CaseVerdict, judge
-from hosim.new_processes import belong_to, without_ctrl_c
 from hosim.plain_text import one_line
 from hosim.study.runs import cores
 from hosim.version import __version__
-from hosim.versions import VERSIONS
 
 Telling = Callable[[str], None]
 

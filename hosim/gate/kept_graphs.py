@@ -12,7 +12,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from hosim.collector import no_collection
+from hosim.base.collector import no_collection
 from hosim.errors import HosimError
 from hosim.files import parse, read_bytes, to_text, write_bytes
 from hosim.graph import Graph

@@ -13,6 +13,7 @@ from hosim.analysis.remarks import check_made_for
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel import op_durations
+from hosim.data.versions import VERSIONS
 from hosim.devices_of_graph import on_devices
 from hosim.engine import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
@@ -29,7 +30,6 @@ from hosim.study.runs import check, make_plan
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
-from hosim.versions import VERSIONS
 
 COLUMNS = 60
 """How many equal parts of the makespan a curve has."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hosim.allocator_blocks import in_blocks
 from hosim.cache_plan import Plan
+from hosim.data.allocator_blocks import in_blocks
 from hosim.gpu import functional_decoder, profiled
 from hosim.gpu.clocks import sampled
 from hosim.gpu.functional_decoder import CONFIGS, Config

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 
+from hosim.base.new_processes import safe_path
 from hosim.errors import HosimError, InputError
 from hosim.gpu.attempts import Attempts, noted_failures
 from hosim.gpu.captured_step import Work, threads
@@ -26,7 +27,6 @@ from hosim.gpu.progress_lines import say
 from hosim.gpu.running import run_plans
 from hosim.gpu.scheme_runs import RecordingRun, record_run
 from hosim.gpu.summary_table import table, write_summary
-from hosim.new_processes import safe_path
 from hosim.validate.kit import FORMAT, SCHEMES, SMALLEST_OFFLOAD, read_json
 
 _MODES = ("prefill", "train")

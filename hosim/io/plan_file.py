@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from hosim.analysis.remarks import origin_of
+from hosim.base.collector import no_collection
 from hosim.cache_plan import AT_START, DETACH, MANUAL, PREFETCH, STORE, UNSAID, CacheOp, Plan, PlanOrigin
-from hosim.collector import no_collection
 from hosim.costmodel.transfers import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError

@@ -11,6 +11,7 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from hosim.analysis.remarks import NoOffload, strongest_rival
+from hosim.data.unknown_ops import UnknownOps
 from hosim.files import format_of
 from hosim.graph import KINDS
 from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
@@ -32,7 +33,6 @@ from hosim.result import (
     Spread,
     StreamFigures,
 )
-from hosim.unknown_ops import UnknownOps
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

@@ -1,4 +1,4 @@
-"""The routing format: ``hosim.routing/1`` and :class:`~hosim.expert_routing.Routing`, whose names are those of its graph.
+"""The routing format: ``hosim.routing/1`` and :class:`~hosim.data.expert_routing.Routing`, whose names are those of its graph.
 
 Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step by each gate, or ``generate``, the
 arguments of a seeded random one (:func:`hosim.models.routing_draw.generate`).
@@ -13,8 +13,8 @@ from typing import Any, NotRequired
 from pydantic import with_config
 from typing_extensions import TypedDict
 
+from hosim.data.expert_routing import Expert, Gate, Routing
 from hosim.errors import InputError
-from hosim.expert_routing import Expert, Gate, Routing
 from hosim.files import read, write
 from hosim.graph import Graph
 from hosim.io.key_tables import COUNT, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, note, several

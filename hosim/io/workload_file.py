@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hosim.collector import no_collection
+from hosim.base.collector import no_collection
+from hosim.data.frozen_twins import unguarded
 from hosim.errors import InputError
 from hosim.files import check_json, check_names, check_no_name, content_of, format_of, name_of_file, read_bytes, write
-from hosim.frozen_twins import unguarded
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io.key_tables import (
     COUNT,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
-from hosim.allocator_blocks import in_blocks
 from hosim.cache_plan import DETACH, Plan
+from hosim.data.allocator_blocks import in_blocks
 
 if TYPE_CHECKING:
     from hosim.lower.insert import Lowered

@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from hosim.costmodel.kernels.op_families import FLASH
+from hosim.data.expert_routing import Gate, realise, with_draw_spread
 from hosim.devices_of_graph import DEVICES
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
-from hosim.expert_routing import Gate, realise, with_draw_spread
 from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.config import Layered, RoutingDraw, Run

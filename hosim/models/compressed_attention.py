@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.graph_parts import NEW
+from hosim.data.graph_parts import NEW
 from hosim.models.attention import attention, rotated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import projected

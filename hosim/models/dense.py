@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from hosim.graph_parts import READ, REST
+from hosim.data.graph_parts import READ, REST
 from hosim.models.attention import attention
 from hosim.models.collectives import of_copies
 from hosim.models.config import Run

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hosim.costmodel.kernels import NO_WINDOW, causal_kernel
 from hosim.costmodel.kernels.op_families import share_touched
-from hosim.graph_parts import PAST
+from hosim.data.graph_parts import PAST
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected

@@ -10,8 +10,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from hosim.data.graph_parts import READ
 from hosim.edits import SEEDED
-from hosim.graph_parts import READ
 from hosim.models.packed import FOR_TRANSFER, SEPARATE
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 

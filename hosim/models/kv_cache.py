@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from hosim.costmodel.kernels import NO_WINDOW
-from hosim.graph_parts import NEW, PAST
+from hosim.data.graph_parts import NEW, PAST
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.packed import CACHES, FOR_TRANSFER, PACKINGS
 from hosim.models.tape import Tape, Value

@@ -21,8 +21,8 @@ from heapq import nsmallest
 from math import fsum, log, sqrt
 from random import Random
 
+from hosim.data.expert_routing import Gate, Routing
 from hosim.errors import InputError
-from hosim.expert_routing import Gate, Routing
 from hosim.graph import Graph
 from hosim.limits import within
 

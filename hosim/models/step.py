@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from hosim.expert_routing import Gate, gates_of
+from hosim.data.expert_routing import Gate, gates_of
 from hosim.graph import Graph
 from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Run

@@ -16,9 +16,9 @@ from itertools import cycle, repeat
 from math import prod
 from typing import TypedDict, Unpack
 
+from hosim.data.graph_parts import part_name
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, GraphBuilder
-from hosim.graph_parts import part_name
 from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
 from hosim.models.idle_ops import without_idle

@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from hosim.analysis import needed_bytes
+from hosim.base.in_cells import InCells
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.files import did_you_mean
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.in_cells import InCells
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel import time_origins
-from hosim.folded_parts import folded, of_each, tensors_of
+from hosim.data.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.explanations import REASONS, Explanation, Line, ObservedTransfer, signed_time

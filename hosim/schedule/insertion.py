@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.frozen_twins import unguarded
+from hosim.data.frozen_twins import unguarded
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.tiers_below import route

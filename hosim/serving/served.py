@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.nearest_rank import rank
+from hosim.base.nearest_rank import rank
 from hosim.plain_text import counted
 from hosim.serving.blocks import HandOvers, KvFigures
 from hosim.serving.goodput import SHARES, goodput, latency_limits

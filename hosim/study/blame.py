@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.analysis import canonical_places
 from hosim.cache_plan import Plan
+from hosim.data.folded_parts import folded, tensors_of
 from hosim.errors import InfeasibleError
-from hosim.folded_parts import folded, tensors_of
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import Result, Stall, Timeline, Transfer

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hosim.analysis import canonical
+from hosim.base.in_cells import InCells
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Tensor
-from hosim.in_cells import InCells
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, shown
 from hosim.result import STALL_CAUSES, Result

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim import engine
 from hosim.analysis.verifying import verify
+from hosim.base.nearest_rank import rank
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
@@ -20,7 +21,6 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.limits import within
-from hosim.nearest_rank import rank
 from hosim.notes import each_once, notes
 from hosim.result import Result
 from hosim.study.asked import PolicyChoice

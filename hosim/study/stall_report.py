@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hosim.base.in_cells import InCells
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
-from hosim.in_cells import InCells
 from hosim.result import Result
 from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices

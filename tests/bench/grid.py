@@ -25,13 +25,13 @@ from pathlib import Path
 from statistics import median
 
 from hosim.analysis.remarks import OURS
+from hosim.data.versions import VERSIONS
 from hosim.engine import parse_budget
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any, load_hardware
 from hosim.shipped import find_hardware, find_workload, workloads
 from hosim.study import compare
 from hosim.study.asked import parse_choices
-from hosim.versions import VERSIONS
 
 MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "gh200-96gb", "rtx-4090", "ascend-910c-supernode")
 SHARES = ("90%", "75%", "60%", "45%", "30%")

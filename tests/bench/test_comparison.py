@@ -7,8 +7,8 @@ import pytest
 from grid import SHARES, VERSION, Cell, attempted, known, measure, summary, write
 from write_comparison import MACHINE, PAGE, ahead, no_advantage_from, tables
 
+from hosim.data.versions import VERSIONS
 from hosim.shipped import workloads
-from hosim.versions import VERSIONS
 
 
 def cells(*times):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hosim.base.new_processes import belong_to
 from hosim.errors import InputError
 from hosim.gate import Case, CaseError, Suite, find_suite, load_suite, measured, pairs
 from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, tolerance_of
 from hosim.gate.records import Measured
-from hosim.new_processes import belong_to
 
 FILE = """
 baselines = "kept"

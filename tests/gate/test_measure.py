@@ -9,6 +9,7 @@ import pytest
 from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.api import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
+from hosim.data.versions import VERSIONS
 from hosim.errors import InputError, PlanError
 from hosim.gate import Case, measure, measure_graph, measure_lines
 from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
@@ -17,7 +18,6 @@ from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, sa
 from hosim.study.asked import parse_choice
 from hosim.study.runs import make_plan
 from hosim.version import __version__
-from hosim.versions import VERSIONS
 
 TOY = {
     "name": "toy",

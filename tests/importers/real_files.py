@@ -37,9 +37,9 @@ if __name__ == "__main__":
 from exported_models import DEEPSEEK, GQA, MODELS, TEXT, TINY, inputs_of, model_of  # noqa: E402
 from small_models import SMALL  # noqa: E402
 
+from hosim.data.unknown_ops import unknown_ops  # noqa: E402
 from hosim.errors import HosimError  # noqa: E402
 from hosim.io import load_any  # noqa: E402
-from hosim.unknown_ops import unknown_ops  # noqa: E402
 
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPTForCausalLM", {**TEXT, "ffn_dim": 96, "word_embed_proj_dim": 64}),

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("transformers")
 import real_files
 
+from hosim.data.unknown_ops import unknown_ops
 from hosim.io import load_any
-from hosim.unknown_ops import unknown_ops
 
 QUICK = ("mlp.et.json", "mindir_embedded.mindir")
 SIZES = {"input_ids[0]": 2, "input_ids[1]": 64}

@@ -25,9 +25,9 @@ from kept_table import KeptTable, Row, checksum
 
 from hosim.analysis import canonical
 from hosim.cache_plan import Plan
+from hosim.data.expert_routing import realise
 from hosim.engine import replay
 from hosim.errors import HosimError
-from hosim.expert_routing import realise
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named

@@ -24,8 +24,8 @@ from fake_cuda import Launched
 from lowering import GIB, MACHINE, captured, model_of, same, values_of
 from steps import case, inputs_of
 
-from hosim import allocator_blocks
 from hosim.analysis import static_peak
+from hosim.data import allocator_blocks
 from hosim.lower import Executor, insert, planned, within_reserved
 from hosim.lower.devices import CudaDevice
 from hosim.lower.tiers import RunMemory

@@ -8,8 +8,8 @@ from statistics import median
 import moe_toy
 import pytest
 
+from hosim.data.expert_routing import Expert, Gate, Routing, draw_spread_of, gates_of, realise, routed
 from hosim.errors import GraphError, InputError
-from hosim.expert_routing import Expert, Gate, Routing, draw_spread_of, gates_of, realise, routed
 from hosim.files import to_text
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_routing, routing_from_dict, routing_to_dict, save_routing, workload_from_dict, workload_to_dict

@@ -16,9 +16,9 @@ from timeline_check import check_result
 
 from hosim.analysis import canonical, static_peak
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
+from hosim.data.expert_routing import GateDecision, Routing, gates_of, realise, routed
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.expert_routing import GateDecision, Routing, gates_of, realise, routed
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.models import generate

@@ -14,10 +14,10 @@ from strategies import cases
 
 import hosim
 from hosim.cache_plan import AT_START, CacheOp, Plan
+from hosim.data.folded_parts import FoldedRow, folded, of_each
+from hosim.data.graph_parts import part_name
 from hosim.engine import replay
-from hosim.folded_parts import FoldedRow, folded, of_each
 from hosim.graph import Graph, GraphBuilder, Tensor
-from hosim.graph_parts import part_name
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.report.drawn import Shown, widget
 from hosim.report.of_replays import transfers

@@ -8,7 +8,7 @@ import moe_toy
 import pytest
 
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.expert_routing import realise, routed
+from hosim.data.expert_routing import realise, routed
 from hosim.schedule.experts import ExpertCache, Rule, expert_table
 
 

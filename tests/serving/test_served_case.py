@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
+from hosim.data.versions import SERVING_VERSIONS
 from hosim.errors import InputError
 from hosim.gate import check, load_suite, write
 from hosim.gate.judged_metrics import judge_metrics, parse_tolerances
 from hosim.gate.verdicts import changed_since
 from hosim.serving.gate import explain_served, measure_served
-from hosim.versions import SERVING_VERSIONS
 
 REQUESTS = [
     {"arrival_s": i / 500, "prompt_tokens": 100 + 40 * (i % 3), "output_tokens": 5, "prefix_blocks_of_16": [1, 2, i]} for i in range(12)

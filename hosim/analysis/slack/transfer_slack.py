@@ -24,8 +24,8 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 
 from hosim.analysis.slack.awaited_copies import awaited_copies
+from hosim.base.collector import no_collection
 from hosim.cache_plan import AT_START, DETACH, Plan
-from hosim.collector import no_collection
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import EventTimes, Timeline, Transfer

@@ -15,7 +15,7 @@ from math import ceil, exp, floor, sqrt
 from hosim.costmodel.spreads.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.spreads.time_spread import StreamSpread, stream_spreads
 from hosim.costmodel.transfers import is_pageable
-from hosim.expert_routing import draw_spread_of
+from hosim.data.expert_routing import draw_spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import LARGEST

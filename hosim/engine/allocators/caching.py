@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from hosim.allocator_blocks import MIN_BLOCK
+from hosim.data.allocator_blocks import MIN_BLOCK
 from hosim.engine.allocators.cached_blocks import (
     Pool,
     Reservation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosim.allocator_blocks import MIN_BLOCK
+from hosim.data.allocator_blocks import MIN_BLOCK
 from hosim.errors import InputError
 
 MIB = 1 << 20

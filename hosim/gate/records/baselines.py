@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from hosim.data.versions import REPLAY
 from hosim.errors import InputError
 from hosim.gate.judged_metrics import human
 from hosim.gate.records.folding import absolute, fold, relative, unfold
 from hosim.gate.records.record import Item, Listing, PeakRecord, Record
 from hosim.limits import within
 from hosim.units import human_size, human_time
-from hosim.versions import REPLAY
 
 if TYPE_CHECKING:
     from hosim.io.gate_files import ListingModel

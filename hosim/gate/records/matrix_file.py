@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from hosim.data.versions import REPLAY
 from hosim.errors import InputError
 from hosim.gate.judged_metrics import MAKESPAN, PEAK, family, human
 from hosim.gate.records.baselines import HEADER, as_word, of_word, quoted, save_text, version_lines
 from hosim.gate.records.record import SOURCE, Listing, Measured, Record
-from hosim.versions import REPLAY
 
 UNFIT = "does not fit"
 

@@ -78,7 +78,7 @@ class Record:
     text.
     ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
     ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
-    :data:`hosim.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
+    :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
     """
 
     case: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from hosim.allocator_blocks import in_blocks
+from hosim.data.allocator_blocks import in_blocks
 from hosim.errors import InputError
 from hosim.importers.recordings.kineto_before import BeforeTensor
 from hosim.importers.recordings.kineto_events import KinetoTrace

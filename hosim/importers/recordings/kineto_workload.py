@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hosim.allocator_blocks import in_blocks
+from hosim.data.allocator_blocks import in_blocks
 from hosim.devices_of_graph import DEVICES
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder

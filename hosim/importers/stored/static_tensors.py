@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from hosim.costmodel.kernels import UNKNOWN, KernelSizes
+from hosim.data.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 from hosim.errors import InputError
 from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
 from hosim.importers.stored.storage_parts import Cut, Use, ViewedBytes, add_parts, cut_all, used_by, whole
-from hosim.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
     1: ("fp32", 32),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
 
+from hosim.data.graph_parts import NEW, PAST, READ, REST, part_name
 from hosim.graph import GraphBuilder
-from hosim.graph_parts import NEW, PAST, READ, REST, part_name
 from hosim.notes import ASSUMED, MISSING
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hosim.data.unknown_ops import UNKNOWN_OPS, is_unknown
 from hosim.edits import RANDOM, REPEATABLE
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.stored import Cut, add_parts, used_by
-from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 if TYPE_CHECKING:
     from hosim.importers.torch_programs.torch_run import ProgramStep

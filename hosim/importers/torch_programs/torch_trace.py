@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.costmodel.kernels import KernelSizes
+from hosim.data.unknown_ops import UNKNOWN_OPS, is_unknown
 from hosim.errors import InputError
 from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
@@ -27,7 +28,6 @@ from hosim.importers.op_kinds import op_kind
 from hosim.importers.stored import LARGEST
 from hosim.importers.torch_programs.traced_tensors import Storages, TracedTensor, dtype_of_types, traced_tensors
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
-from hosim.unknown_ops import UNKNOWN_OPS, is_unknown
 
 __all__ = ["RecordedCall", "import_torch_trace", "recorded_calls"]
 

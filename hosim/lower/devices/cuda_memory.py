@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hosim.allocator_blocks import in_blocks
+from hosim.data.allocator_blocks import in_blocks
 from hosim.lower.devices import torch_gpu
 from hosim.lower.devices.deferred_calls import DeferredCalls
 from hosim.lower.tiers import RunMemory

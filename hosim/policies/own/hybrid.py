@@ -1,7 +1,7 @@
 """``hybrid``: a static plan for the backbone, runtime decisions for what routing decides.
 
-What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.expert_routing`) are left out of it:
-they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
+What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.data.expert_routing`) are left out
+of it: they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
 remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.experts.expert_cache` fetches and
 evicts them in that cache: what is predicted before the gate has decided, what was mispredicted when it has. The machine's inspection time
 is spent at these decisions only.
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from hosim.analysis import static_peak
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
+from hosim.data.expert_routing import Routed, routed
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
-from hosim.expert_routing import Routed, routed
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import itemgetter
 
+from hosim.base.collector import rare_collection
 from hosim.cache_plan import Plan
-from hosim.collector import rare_collection
 from hosim.edits import is_repeatable
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

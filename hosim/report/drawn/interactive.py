@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hosim.cache_plan import Plan
-from hosim.folded_parts import folded
+from hosim.data.folded_parts import folded
 from hosim.hardware import Hardware
 from hosim.report.drawn.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
 from hosim.report.timelines import OP, TRANSFER, Bar, BarStyle, Encoder, Row, element, end_ns, further, rows, stacked, thinned, timeline_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
-from hosim.folded_parts import folded
+from hosim.data.folded_parts import folded
 from hosim.planner.hyperoffload.explanations import Explanation, ObservedTransfer
 from hosim.report.of_replays.tables import NOTHING, percent, time_or_nothing
 from hosim.report.printing import and_more, open_table, paragraph

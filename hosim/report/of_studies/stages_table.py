@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.cache_plan import Plan
+from hosim.data.stages import StagesResult
 from hosim.notes import sentence
 from hosim.plain_text import counted, printable
 from hosim.report.of_replays import NOTHING, failures, percent, time_or_nothing
 from hosim.report.printing import open_table, paragraph
-from hosim.stages import StagesResult
 from hosim.units import human_size, human_time
 
 
@@ -64,7 +64,7 @@ def stages_to_dict(result: StagesResult) -> dict[str, Any]:
     """The figures as ``hosim pipeline --json`` prints them; times are null where some stage does not fit."""
     whole = result.whole
     return {
-        "format": "hosim.stages/1",
+        "format": "hosim.data.stages/1",
         "hardware": whole.hardware,
         "feasible": result.feasible,
         "error": result.error,

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hosim.folded_parts import folded, tensors_of
+from hosim.data.folded_parts import folded, tensors_of
 from hosim.graph import Tensor
 from hosim.hardware import Hardware
 from hosim.report.of_replays import NOTHING, multiple

@@ -10,8 +10,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosim.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.cache_plan import Plan
+from hosim.data.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.engine.allocators import CachingAllocator, Driver, PoolId
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hosim.cache_plan import Plan
+from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
 from hosim.report.timelines.timeline_curves import end_ns, stacked
 from hosim.report.timelines.timeline_rows import OP, TRANSFER, Bar, awaited_name, bar_name, of_devices, rows, waits
 from hosim.result import Result, Timeline
-from hosim.stages import StagesResult
 from hosim.version import __version__
 
 _Event = dict[str, Any]

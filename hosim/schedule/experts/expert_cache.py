@@ -20,7 +20,7 @@ from random import Random
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
-from hosim.expert_routing import Choices, GateDecision, Routed
+from hosim.data.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
 
 PREDICTORS = ("previous", "popular", "none", "perfect", "predicted")

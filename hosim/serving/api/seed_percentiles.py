@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosim.nearest_rank import by_point, nearest_rank
+from hosim.base.nearest_rank import by_point, nearest_rank
 
 SHARES = (5, 50, 95)
 """Percentiles, by the nearest rank: of fewer than 20 runs the least, the median and the most."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.analysis import canonical, digest, graph_fingerprint
+from hosim.data.versions import SERVING_VERSIONS
 from hosim.errors import InfeasibleError, InputError
 from hosim.gate import Case
 from hosim.gate.judged_metrics import (
@@ -29,7 +30,6 @@ from hosim.gate.judged_metrics import (
 from hosim.gate.records import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record, flat_profile, source_digest
 from hosim.serving.gate.serve_question import asked_serving
 from hosim.version import __version__
-from hosim.versions import SERVING_VERSIONS
 
 if TYPE_CHECKING:
     from hosim.serving import Served

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.nearest_rank import by_point, nearest_rank
+from hosim.base.nearest_rank import by_point, nearest_rank
 from hosim.report.of_replays import NOTHING
 from hosim.report.of_studies import cell, errors
 from hosim.report.printing import open_table, paragraph

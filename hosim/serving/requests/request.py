@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosim.base.whole_numbers import keep_whole
+from hosim.data.field_kinds import keep_kinds
 from hosim.errors import InputError
-from hosim.field_kinds import keep_kinds
-from hosim.whole_numbers import keep_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from hosim import engine
 from hosim.analysis.lower_bounds import bounded
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
+from hosim.data.expert_routing import META as ROUTING
 from hosim.engine import resident_step
 from hosim.errors import HosimError, illegal_plan
-from hosim.expert_routing import META as ROUTING
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter

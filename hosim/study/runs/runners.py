@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
+from hosim.base.new_processes import belong_to, safe_path, without_ctrl_c
 from hosim.errors import InputError
 from hosim.limits import within
-from hosim.new_processes import belong_to, safe_path, without_ctrl_c
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers import DIED
 from hosim.study.runs.tasks import AnyTask, solve

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from hosim.base.in_cells import InCells
 from hosim.errors import HosimError, InputError
-from hosim.in_cells import InCells
 from hosim.study.asked import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
 from hosim.study.rows_of_answers import figure_columns, figures, frame

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hosim.analysis import needed_bytes
+from hosim.base.in_cells import InCells
 from hosim.engine import most_needed
 from hosim.errors import InfeasibleError, InputError
-from hosim.in_cells import InCells
 from hosim.limits import within
 from hosim.result import Result
 from hosim.study.asked import Value

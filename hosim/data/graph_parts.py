@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosim.base.whole_numbers import keep_whole
+from hosim.data.field_kinds import keep_kinds
 from hosim.errors import GraphError
-from hosim.field_kinds import keep_kinds
 from hosim.plain_text import named
-from hosim.whole_numbers import keep_whole
 
 KINDS = (
     "parameter",

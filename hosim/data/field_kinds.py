@@ -8,9 +8,9 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from hosim.base.whole_numbers import not_whole
 from hosim.plain_text import shown
 from hosim.units import plain_number
-from hosim.whole_numbers import not_whole
 
 _WHOLES = tuple[int, ...]
 _CONTAINERS = (tuple, list, Mapping, set, frozenset)
@@ -23,7 +23,7 @@ class _UnfitError(Exception):
 def keep_kinds(made: Any, error: Callable[..., Exception], about: str) -> None:
     """Raise the ``error`` for the first field whose value is of another kind than its annotation says; lists become tuples.
 
-    Whole numbers are left to :func:`hosim.whole_numbers.keep_whole`, except where a list or a mapping stands in place of one.
+    Whole numbers are left to :func:`hosim.base.whole_numbers.keep_whole`, except where a list or a mapping stands in place of one.
     """
     for name, hint, plain in _fields(made.__class__):
         value = getattr(made, name)

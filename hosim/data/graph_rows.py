@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from hosim.frozen_twins import twin_of
-from hosim.graph_parts import Op, Tensor
+from hosim.data.frozen_twins import twin_of
+from hosim.data.graph_parts import Op, Tensor
 
 TensorRow = tuple[int, str, str | None, bool, str]
 """Bytes, kind, home, persistent, the whole that it is a part of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from hosim.graph_parts import Op
+from hosim.data.graph_parts import Op
 
 NONE = -1
 """The first and the last user of a tensor that no op uses."""

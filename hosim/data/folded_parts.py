@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from hosim.graph_parts import Tensor
+from hosim.data.graph_parts import Tensor
 
 
 class FoldedRow(NamedTuple):

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from hosim.data.graph_parts import REST, part_name
 from hosim.errors import GraphError
 from hosim.graph import Graph, Op, Tensor
-from hosim.graph_parts import REST, part_name
 from hosim.limits import limit, refusal
 from hosim.plain_text import shown
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
+from hosim.base.whole_numbers import not_whole
+from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
 from hosim.errors import GraphError
-from hosim.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
 from hosim.plain_text import named, shown
 from hosim.units import LARGEST
-from hosim.whole_numbers import not_whole
 
 
 def check_graph(

@@ -1,0 +1,1 @@
+"""What data and rooms of every floor use: whole numbers, processes, the collector, cells of a notebook."""
