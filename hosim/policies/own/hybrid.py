@@ -1,8 +1,8 @@
 """``hybrid``: a static plan for the backbone, runtime decisions for what routing decides.
 
 What a gate chooses is unknown when a plan is made. So the tensors of conditional experts (:mod:`hosim.data.expert_routing`) are left out
-of it: they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
-remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.experts.expert_cache` fetches and
+of it: they start below, ``cache_bytes`` of the device tier are set apart for them, and ``hyperoffload`` plans the graph without them in
+what remains. Where everything fits, nothing is dynamic either. While the step runs, :mod:`hosim.schedule.experts.expert_cache` fetches and
 evicts them in that cache: what is predicted before the gate has decided, what was mispredicted when it has. The machine's inspection time
 is spent at these decisions only.
 
