@@ -14,6 +14,4 @@ else:
         },
     )
 
-__all__ = [
-    "Packing", "pack",
-]  # fmt: skip
+__all__ = ["Packing", "pack"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hosim.gate import CaseKind
-    from hosim.serving.kv_policies.kv_registry import KvPolicy
+    from hosim.serving.kv_policies import KvPolicy
 
 _EXAMPLES = {
     "serve": (

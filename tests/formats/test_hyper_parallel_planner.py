@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -533,6 +534,4 @@ def test_saved_traces_are_workloads(tmp_path) -> None:
 
 
 def test_the_import_of_earlier_releases_goes_on_working() -> None:
-    from hosim.lower.bridges import hyper_parallel_planner
-
-    assert hyper_parallel_planner.HosimPlanner is HosimPlanner
+    assert import_module("hosim.lower.bridges.hyper_parallel_planner").HosimPlanner is HosimPlanner

@@ -18,6 +18,4 @@ else:
         },
     )
 
-__all__ = [
-    "SkylineSearch", "TilingSearch", "improve",
-]  # fmt: skip
+__all__ = ["SkylineSearch", "TilingSearch", "improve"]

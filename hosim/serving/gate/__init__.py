@@ -18,6 +18,4 @@ else:
         },
     )
 
-__all__ = [
-    "check_serve", "explain_served", "measure_served",
-]  # fmt: skip
+__all__ = ["check_serve", "explain_served", "measure_served"]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.kv_policies.kv_registry import KV_POLICIES, LOADING, kv_policy
+    from hosim.serving.kv_policies.kv_registry import KV_POLICIES, LOADING, KvPolicy, kv_policy
     from hosim.serving.kv_policies.kv_rules import KvRules
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "kv_registry": "KV_POLICIES LOADING kv_policy",
+            "kv_registry": "KV_POLICIES LOADING KvPolicy kv_policy",
             "kv_rules": "KvRules",
         },
     )
 
-__all__ = ["KV_POLICIES", "LOADING", "KvRules", "kv_policy"]
+__all__ = ["KV_POLICIES", "LOADING", "KvPolicy", "KvRules", "kv_policy"]

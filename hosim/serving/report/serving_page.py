@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
-from hosim.report import page_parts as page
-from hosim.report.result_pages import html_of
+from hosim.report import heading, html_of, page, picture
 from hosim.serving.report.serving_figures import serving_figure
 from hosim.serving.report.serving_timeline import serving_widget
 
@@ -19,9 +18,9 @@ def serving_page(served: Served, tables: RenderableType) -> str:
     """The page of a run; ``tables`` is what the terminal shows."""
     parts = list(html_of(tables))
     parts += [
-        page.heading("Timeline"),
+        heading("Timeline"),
         serving_widget(served),
-        page.heading("Over time"),
-        page.picture(serving_figure(served), "Sequences, cache and latencies over time"),
+        heading("Over time"),
+        picture(serving_figure(served), "Sequences, cache and latencies over time"),
     ]
-    return page.page(f"Serving {served.about['model']} on {served.about['hardware']}", parts)
+    return page(f"Serving {served.about['model']} on {served.about['hardware']}", parts)
