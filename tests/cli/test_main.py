@@ -134,8 +134,12 @@ def test_help_imports_its_argument_parser_and_no_other_package(option: str) -> N
 
 
 def test_help_imports_the_commands_and_no_other_room() -> None:
-    rooms = {name for name, package in loaded("import hosim.cli.main").items() if package and name.partition(".")[0] == "hosim"}
-    assert rooms == {"hosim", "hosim.cli"}
+    """Of the rooms beside the core it imports what they add, and their commands."""
+    found = {name: package for name, package in loaded("import hosim.cli.main").items() if name.partition(".")[0] == "hosim"}
+    others = {"hosim.formats", "hosim.serving", "hosim.serving.commands"}
+    assert {name for name, package in found.items() if package} == {"hosim", "hosim.base", "hosim.cli"} | others
+    inside = [name for name, package in found.items() if not package and name.startswith(("hosim.formats.", "hosim.serving."))]
+    assert [name for name in inside if not name.endswith(".added") and ".cmd_" not in name] == []
 
 
 def test_a_file_that_is_wrong_has_no_traceback_even_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
