@@ -20,7 +20,7 @@ from hosim.gate.cases import Case
 from hosim.gate.flat_profile import flat_profile
 from hosim.gate.imports import graph_of_entry, graph_of_file, source_digest
 from hosim.gate.judged_metrics import metrics_of
-from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief
+from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief, graph_record, reads_of, shapes_of
 from hosim.gate.served_case import measure_served
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -183,6 +183,7 @@ def _measured(
         hosim=__version__,
         versions=VERSIONS,
         notes=result.notes,
+        graph=graph_record(graph),
     )
     return Measured(
         record,
@@ -190,6 +191,8 @@ def _measured(
         positions={op.name: i for i, op in enumerate(ran.ops)},
         tensors=frozenset(tensor.name for tensor in ran.tensors),
         waits_for=waits_for(ran, timeline),
+        shapes=shapes_of(graph),
+        reads=reads_of(graph),
     )
 
 

@@ -17,11 +17,13 @@ from hosim.gate import measure, write
 from hosim.gate.records import (
     HEADER,
     LINES,
+    GraphRecord,
     Item,
     Listing,
     Measured,
     PeakRecord,
     Record,
+    as_word,
     brief,
     read_matrix,
     read_record,
@@ -170,6 +172,7 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         moved={name: moved} if moved.items else {},
         stalls=stalls,
         durations=held,
+        graph=GraphRecord(held, moved, stalls, held, {f"f {as_word(name)} reads 2*{as_word(name)}": 2}, 3),
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.toml"
@@ -177,6 +180,8 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         again = read_record(path)
         assert record_text(again) == record_text(written)
         assert set(again.durations.items) == set(held.items)
+        assert again.graph.shapes == written.graph.shapes
+        assert set(again.graph.tensors.items) == set(held.items)
         assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (written.metrics, {name: 3}, written.moved.keys())
         save_matrix({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
 

@@ -11,7 +11,7 @@ from hosim.api import machine
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.errors import InputError, PlanError
 from hosim.gate import Case, measure, measure_graph, measure_lines
-from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.records import GraphRecord, Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, save_workload
 from hosim.study.asked import parse_choice
@@ -45,6 +45,15 @@ TOY = {
     "channels.d2h.engines": "1",
 }
 """The shipped profile, flat."""
+
+SHAPES = (
+    "reduce k on 1*comm in 1*bf16",
+    "matmul f reads 1*w writes 1*a in 1*bf16",
+    "norm e in 1*bf16",
+    "matmul g reads 1*a 1*w in 1*bf16",
+    "relu h reads 1*a writes 1*c in 1*bf16",
+)
+"""What the ops of ``step`` use."""
 
 
 def step() -> Graph:
@@ -130,6 +139,17 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         hosim=__version__,
         versions=VERSIONS,
         notes=("durations: times as given for all 5 ops",),
+        graph=GraphRecord(
+            tensors=Listing((Item("activation", "a", 8), Item("activation", "c", 30), Item("parameter in ddr", "w", 10))),
+            workspaces=Listing((Item("relu", "h", 7),)),
+            times=Listing(
+                (
+                    *(Item("norm", "e", 10), Item("matmul", "f", 5), Item("matmul", "g", 10)),
+                    *(Item("relu", "h", 45), Item("reduce", "k", 80)),
+                )
+            ),
+            shapes=dict.fromkeys(SHAPES, 1),
+        ),
     )
     found = measure(asked)
     assert found.record is not None
@@ -147,7 +167,10 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         positions={"k": 0, "f": 1, "e": 2, "g": 3, "h": 4},
         tensors=frozenset("wac"),
         waits_for={"f": "w", "g": "w"},
+        shapes={shape: [shape.split(" ")[1]] for shape in SHAPES},
+        reads={op: found.reads[op] for op in "kfegh"},
     )
+    assert found.reads["h"] == ("a", "c")
     assert measure_graph(asked, step(), found.record.fingerprints["source"]) == found
 
 

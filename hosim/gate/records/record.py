@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SOURCE = "source"
@@ -68,6 +68,23 @@ class PeakRecord:
     away: Listing = field(default_factory=Listing)
 
 
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A graph as a baseline keeps it.
+
+    ``tensors`` are bytes, by kind and home; ``workspaces`` (bytes), ``times`` (nanoseconds that the graph gives) and ``flops`` are those
+    of ops, by their kind. ``shapes`` counts the ops that read and write the same roles (:func:`hosim.gate.records.shapes_of`); of those,
+    ``others`` are left out.
+    """
+
+    tensors: Listing = Listing()
+    workspaces: Listing = Listing()
+    times: Listing = Listing()
+    flops: Listing = Listing()
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    others: int = 0
+
+
 @dataclass(frozen=True)
 class Record:
     """One measured case, as its baseline file has it.
@@ -75,7 +92,8 @@ class Record:
     ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.judged_metrics.metrics`). ``machine`` is the hardware profile, flat, as
     text.
     ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
-    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
+    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``graph`` is what was asked about, without
+    what the planner makes of it. ``versions`` are those of
     :data:`hosim.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
     """
 
@@ -92,6 +110,7 @@ class Record:
     hosim: str
     versions: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    graph: GraphRecord = GraphRecord()
 
     @property
     def computed(self) -> Mapping[str, str]:
@@ -118,7 +137,8 @@ class Measured:
     """A record and details that are not saved; ``error`` instead of a record if nothing fits.
 
     ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has, by op, the tensor whose copy ended a
-    stall of cause ``transfer``.
+    stall of cause ``transfer``. ``shapes`` are the names of the ops of each shape of the graph, and ``reads`` the tensors that each uses,
+    those that are there for longest first.
     """
 
     record: Record | None
@@ -127,3 +147,5 @@ class Measured:
     positions: Mapping[str, int] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     waits_for: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reads: Mapping[str, Sequence[str]] = field(default_factory=dict)
