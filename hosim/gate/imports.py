@@ -87,7 +87,8 @@ def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
     positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     try:
-        program = torch.export.export(model, positional, by_name, strict=False)
+        with redirect_stdout(sys.stderr):
+            program = torch.export.export(model, positional, by_name, strict=False)
     except Exception as error:  # torch and the model's code raise all kinds of errors
         raise InputError(f"torch.export cannot export it: {_line(error)}", source=source) from error
     return import_exported(program, name=name)

@@ -5,7 +5,7 @@ The baseline's side is known only as far as its file goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.gate.judged_metrics import MAKESPAN, MOVED, PEAK, STALL, MetricVerdict, family
@@ -91,7 +91,7 @@ def changed_question(before: Record, now: Record) -> list[str]:
     """What was asked otherwise, and changes of the machine, in at most three lines."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
-        for what, old, new in (("case:", before.asked, now.asked), ("machine:", before.machine, now.machine))
+        for what, old, new in (("case:", *_told_apart(before.asked, now.asked)), ("machine:", before.machine, now.machine))
         for key in sorted({*old, *new})
         # the budget in bytes is of interest only if it was asked for as a share
         if old.get(key) != new.get(key) and not (key == "budget" and old is before.machine and before.asked.get(key) != now.asked.get(key))
@@ -101,6 +101,18 @@ def changed_question(before: Record, now: Record) -> list[str]:
     return changed
 
 
+def _told_apart(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Two questions in which the options of one model or policy, as in ``gpt2:phase=decode:batch=8``, are answers of their own."""
+    old, new = dict(before), dict(now)
+    for key in ("workload", "policy"):
+        (name, *options), (other, *others) = (side.get(key, "").split(":") for side in (before, now))
+        if name == other and options != others and all("=" in option for option in (*options, *others)):
+            for side, listed in ((old, options), (new, others)):
+                del side[key]
+                side |= {f"{key} {option.partition('=')[0]}": option.partition("=")[2] for option in listed}
+    return old, new
+
+
 def _causes(before: Record, now: Measured) -> list[str]:
     """Changes in the question and in the graph, or what a baseline says about the plan where there are none."""
     assert now.record is not None
@@ -108,7 +120,7 @@ def _causes(before: Record, now: Measured) -> list[str]:
     if before.computed == now.record.computed:
         return changed
     if before.fingerprints.get("graph") != now.record.fingerprints.get("graph"):
-        return changed + in_lines(graph_changes(before.graph, now), _OF_GRAPH, of=" changes of the graph")
+        return changed + in_lines(graph_changes(before.graph, now), max(_OF_GRAPH - len(changed), 2), of=" changes of the graph")
     return changed or ["the workload is the same, but its plan has changed"]
 
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from difflib import SequenceMatcher
 
 from hosim.gate.records import Item, Listing, role_of
 from hosim.result import WORKSPACE
-
-_SIMILAR = 0.6
-"""How alike two names are, of 1, for one to be the other, renamed and of another size."""
-_MANY = 4000
-"""Of more pairs of names than that it is not looked at how alike they are."""
 
 _Roles = dict[tuple[str, str], list[Item]]
 
@@ -26,7 +20,7 @@ def paired(old: Listing, new: Listing, now: Collection[str], before: Collection[
     Within a role (name without numbers) that has the same names on both sides, items are paired by name. Otherwise an op or a layer may
     have been put in, which moves the numbers: equal values are paired first, by name where they can be, then the others by name and by
     value. Then one name may have another label now. Last, a role that is lost is one of its label that is new: one of equal values, else
-    the one of the most similar name; names that the graph has ``now`` are not lost, and those that it had ``before`` are not new. What a
+    one whose name has dots and differs in one part between them; names that the graph has ``now`` are not lost, and those that it had ``before`` are not new. What a
     baseline may have left out as too small is paired with nothing.
     """
     was, there = _by_role(old.items), _by_role(new.items)
@@ -79,19 +73,26 @@ def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item,
 
 
 def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None]) -> None:
-    """Roles of one side with those of the other that have their label: equal values first, then the most similar names."""
+    """Roles of one side with those of the other that have their label: equal values first, then names that differ in one part."""
     pairs = [(one, other) for one in lost for other in unknown if one[0] == other[0]]
-    several = len(pairs) > _MANY
-
-    def alike(pair: tuple[tuple[str, str], tuple[str, str]]) -> tuple[bool, float]:
-        one, other = pair
-        sizes = [sorted([item.value for item in items]) for items in (lost[one], unknown[other])]
-        return sizes[0] != sizes[1], -1.0 if several else -SequenceMatcher(None, one[1], other[1], autojunk=False).ratio()
-
-    ranked = sorted([(alike(pair), pair) for pair in pairs])
-    for (differ, ratio), (one, other) in ranked:
-        if one in lost and other in unknown and (not differ or (not several and -ratio >= _SIMILAR)):
+    ranked = sorted([(_sizes(lost[one]) != _sizes(unknown[other]), _differing(one[1], other[1]), one, other) for one, other in pairs])
+    for differ, parts, one, other in ranked:
+        if one in lost and other in unknown and (not differ or (parts == 1 and "." in one[1])):
             _pair(lost.pop(one), unknown.pop(other), found)
+
+
+def _sizes(items: Sequence[Item]) -> list[int]:
+    return sorted([item.value for item in items])
+
+
+def _differing(one: str, other: str) -> int:
+    """In how many of their parts between dots two names differ; many, where they have not as many parts.
+
+    >>> _differing("blocks.{}.up.weight", "blocks.{}.expand.weight")
+    1
+    """
+    first, second = one.split("."), other.split(".")
+    return sum([a != b for a, b in zip(first, second, strict=True)]) if len(first) == len(second) else len(first) + len(second)
 
 
 def _largest(item: Item) -> tuple[int, str]:
