@@ -279,6 +279,8 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
         ("[machine]", "[machines]", "unknown key 'machines'; did you mean 'machine'"),
         ('"activation 17 ', '"activation x ', "expected a label, a whole number and a name"),
         ("[machine]", "[machine", "broken TOML"),
+        ("[machine]", "<<<<<<< HEAD\n[machine]", "line [0-9]+: a merge conflict: .*'hosim baseline update'"),
+        ('  "4 matmul ', '  "x matmul ', r"graph\.shapes.*expected a whole number and an op"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: str, new: str, expected: str) -> None:

@@ -173,6 +173,11 @@ def test_a_moved_tensor_and_the_machine() -> None:
         "machine: 2 more changes",
         "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
     ]
+    model = replace(share, asked={"workload": "gpt2:phase=decode:batch=8", "policy": "p:n=1"})
+    other_model = replace(other, asked={"workload": "gpt2:phase=decode:batch=9", "policy": "p:n=1:m=2"}, machine=share.machine)
+    assert explain(model, now(other_model), [MORE_MOVED])[:2] == ["case: policy m is 2, was not there", "case: workload batch is 9, was 8"]
+    another = replace(other_model, asked={"workload": "gpt3:phase=decode:batch=8", "policy": "p:n=1"})
+    assert explain(model, now(another), [MORE_MOVED])[0] == "case: workload is gpt3:phase=decode:batch=8, was gpt2:phase=decode:batch=8"
     unknown = replace(RECORD, moved={})
     assert explain(unknown, now(replace(RECORD, moved={"h2d": Listing((Item("parameter", "w", 9),))})), [MORE_MOVED])[1:] == [
         "`w` (parameter) moves 9 B over h2d: +9 B"

@@ -1,5 +1,6 @@
 """The record of a measured case, field by field, from timelines derived by hand: 1 byte takes 1 ns on every channel."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -429,3 +430,16 @@ def test_a_case_may_name_a_model(tmp_path):
     assert found[0] == found[1]
     assert found[0]["source"] == digest("gpt2:layers=1:sequence=8") != found[2]["source"]
     assert found[0]["graph"] != found[2]["graph"]
+
+
+def test_what_a_recipe_says_is_asked(tmp_path: Path) -> None:
+    spec = {"format": "hosim.spec/1", "name": "m", "builder": {"model": "gpt2", "layers": 1, "phase": "train", "checkpoint": True}}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    found = measure(Case("c", "h100-80gb-sxm", str(tmp_path), workload="spec.json", policy="resident"))
+    assert found.record is not None
+    assert {key: value for key, value in found.record.asked.items() if key.startswith("workload.")} == {
+        "workload.builder.model": "gpt2",
+        "workload.builder.layers": "1",
+        "workload.builder.phase": "train",
+        "workload.builder.checkpoint": "true",
+    }

@@ -20,8 +20,8 @@ def paired(old: Listing, new: Listing, now: Collection[str], before: Collection[
     Within a role (name without numbers) that has the same names on both sides, items are paired by name. Otherwise an op or a layer may
     have been put in, which moves the numbers: equal values are paired first, by name where they can be, then the others by name and by
     value. Then one name may have another label now. Last, a role that is lost is one of its label that is new: one of equal values, else
-    one whose name has dots and differs in one part between them; names that the graph has ``now`` are not lost, and those that it had ``before`` are not new. What a
-    baseline may have left out as too small is paired with nothing.
+    one whose name has dots and differs in one part between them. Names that the graph has ``now`` are not lost, and those that it had
+    ``before`` are not new. What a baseline may have left out as too small is paired with nothing.
     """
     was, there = _by_role(old.items), _by_role(new.items)
     found: dict[Item, Item | None] = {}
