@@ -34,7 +34,7 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
     if kept is None:
         return load_any(path)
     try:
-        key = source_digest(path, _code())
+        key = source_digest(path, code_digest())
     except OSError:  # the importer says what is wrong with it
         return load_any(path)
     graph = kept_graph(kept, key)
@@ -126,7 +126,7 @@ def source_digest(path: Path, begun: str = "") -> str:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """A digest of hosim's source and of the packages with which it imports models."""
     found = hashlib.sha256()
     package = Path(__file__).parent.parent
