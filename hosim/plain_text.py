@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "named", "of_all", "one_line", "printable", "shown"]
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["counted", "named", "of_all", "one_line", "printable", "shown", "written"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -67,3 +70,14 @@ def shown(value: object, longest: int = 400) -> str:
         return one_line(repr(value), longest)
     except Exception:  # whatever the value's own class raises
         return f"a {type(value).__name__} that cannot be shown"
+
+
+def written(value: Any) -> str:
+    """A value of a file as a baseline repeats it.
+
+    >>> written("a.jsonl"), written({"model": "gpt2", "layers": 2}), written(True)
+    ('a.jsonl', 'layers=2, model=gpt2', 'true')
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={written(value[key])}" for key in sorted(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -244,6 +244,15 @@ def human_compute(value: int) -> str:
     return _human(value, [(1, "FLOP/s"), *((1000**i, f"{p}FLOP/s") for i, p in enumerate("kMGTPE", 1))])
 
 
+def human_flops(value: int) -> str:
+    """An amount of floating-point operations for people.
+
+    >>> human_flops(2 * 10**12)
+    '2 TFLOP'
+    """
+    return human_compute(value).removesuffix("/s")
+
+
 def human_clock(value: int) -> str:
     """A clock for people.
 

@@ -20,6 +20,12 @@ Config = Annotated[
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Import every workload again instead of using the cache.")]
+Against = Annotated[
+    str,
+    typer.Option(
+        "--against", metavar="REVISION", help="Compare with the cases of another revision in git, such as origin/main.", show_default=False
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Also fail if a case has become better than its baseline.")]
 JUnit = Annotated[Path | None, written("--junit", says="Write JUnit XML.")]
 Sarif = Annotated[Path | None, written("--sarif", says="Write SARIF 2.1.0.")]
@@ -40,6 +46,7 @@ def check(
     github: GitHub = False,
     jobs: Jobs = -1,
     no_cache: NoCache = False,
+    against: Against = "",
 ) -> None:
     """Fail if a step needs more than its baseline.
 
@@ -57,7 +64,7 @@ def check(
     count = processes(jobs)
     suite = find_suite(config)
     with progress() as tell:
-        verdicts = checked(suite, cases or (), jobs=count, kept=None if no_cache else kept_in(), tell=tell)
+        verdicts = checked(suite, cases or (), jobs=count, kept=None if no_cache else kept_in(), tell=tell, against=against)
     if junit is not None:
         write_bytes(junit, gate.junit(verdicts, strict).encode())
     if sarif is not None:

@@ -18,6 +18,7 @@ from hosim.extensions import added
 from hosim.gate.judged_metrics import MetricVerdict, Tolerance, parse_tolerances
 from hosim.gate.records import SUFFIX, Measured, Record, confined, is_baseline
 from hosim.limits import within
+from hosim.plain_text import written
 
 if TYPE_CHECKING:
     from hosim.io.gate_files import MatrixModel
@@ -92,17 +93,6 @@ def kind_of(key: str) -> CaseKind:
     if key not in kinds:
         raise InputError(f"this installation of hosim cannot {key}: install hosim as a whole", source="cases")
     return kinds[key]
-
-
-def written(value: Any) -> str:
-    """A value of a file as a baseline repeats it.
-
-    >>> written("a.jsonl"), written({"model": "gpt2", "layers": 2}), written(True)
-    ('a.jsonl', 'layers=2, model=gpt2', 'true')
-    """
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={written(value[key])}" for key in sorted(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)

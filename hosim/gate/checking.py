@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -16,8 +16,11 @@ from types import MappingProxyType
 from hosim.base.new_processes import belong_to, without_ctrl_c
 from hosim.data.versions import VERSIONS
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
+from hosim.gate.against import baselines_at
 from hosim.gate.cases import Case, Suite
+from hosim.gate.judged_metrics import DRIFT, MISSING, NEW
 from hosim.gate.measured_case import measure, measure_lines
+from hosim.gate.places import place_of
 from hosim.gate.records import Measured, read_matrix, read_record, save_matrix, save_record
 from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.plain_text import one_line
@@ -42,14 +45,46 @@ _Answer = Measured | CaseError
 
 
 def check(
-    suite: Suite, names: Iterable[str] = (), *, jobs: int = 1, kept: Path | None = None, tell: Telling = lambda doing: None
+    suite: Suite,
+    names: Iterable[str] = (),
+    *,
+    jobs: int = 1,
+    kept: Path | None = None,
+    tell: Telling = lambda doing: None,
+    against: str = "",
 ) -> list[CaseVerdict]:
     """The verdict of each case of ``names`` (all cases without names), in the suite's order.
 
     If all cases are checked, baselines that belong to no case follow as missing. A case that cannot be measured, or whose baseline is
-    damaged, is an error and leaves the others alone. ``jobs`` and ``kept`` are those of :func:`measured`.
+    damaged, is an error and leaves the others alone. ``jobs`` and ``kept`` are those of :func:`measured`. ``against`` is a revision in git
+    whose cases are measured in place of baselines (:mod:`hosim.gate.against`): what it does not have is new, and what it alone has, drift.
+    Raises :class:`InputError` for a revision that is not there.
     """
-    wanted = tuple(names)
+    if against:
+        return _check_against(against, suite, tuple(names), jobs, kept, tell)
+    return _check(suite, tuple(names), jobs, kept, tell)
+
+
+def _check_against(revision: str, suite: Suite, wanted: tuple[str, ...], jobs: int, kept: Path | None, tell: Telling) -> list[CaseVerdict]:
+    def written(there: Suite, names: Iterable[str]) -> None:
+        # in processes of their own, for modules of both revisions have the same names
+        write(there, names, jobs=jobs, kept=kept, tell=lambda doing: tell(f"{doing} at {revision}"), apart=True)
+
+    with baselines_at(revision, suite, [case.name for case in suite.named(wanted)] if wanted else [], kept, written) as (there, failed):
+        verdicts = _check(there, wanted, jobs, kept, tell)
+    said = f"not at {revision}" + (f": {failed}" if failed else "")
+    listed = {case.name for case in suite.cases}
+    found = []
+    for v in verdicts:
+        if v.verdict == MISSING and v.case in listed:
+            v = replace(v, verdict=NEW, note=said)
+        elif v.verdict == MISSING:
+            v = replace(v, verdict=DRIFT, note=f"at {revision}, and no more")
+        found.append(replace(v, baseline=suite.source))
+    return found
+
+
+def _check(suite: Suite, wanted: tuple[str, ...], jobs: int, kept: Path | None, tell: Telling) -> list[CaseVerdict]:
     cases = suite.named(wanted)
     known = _known(suite, cases)
     ops = {name: m.record.durations.count for name, m in known.items() if isinstance(m, Measured) and m.record is not None}
@@ -58,7 +93,10 @@ def check(
     verdicts = [_judged(suite, case, known.get(case.name), found.get(case.name)) for case in cases]
     listed = {case.name for case in suite.cases}
     lost = [] if wanted else sorted({*suite.without_case(), *(name for name in known if name not in listed)})
-    return verdicts + [judge(name, None, None, {}, baseline=suite.baseline(name).as_posix()) for name in lost]
+    places = {case.name: place_of(case, suite.source) for case in cases}
+    verdicts = [replace(v, place=places[v.case]) for v in verdicts]
+    gone = [judge(name, None, None, {}, baseline=suite.baseline(name).as_posix()) for name in lost]
+    return verdicts + [replace(v, place=(Path(suite.source).as_posix(), 1)) for v in gone]
 
 
 def _judged(suite: Suite, case: Case, known: _Answer | None, now: _Answer | None) -> CaseVerdict:
@@ -89,12 +127,14 @@ def write(
     jobs: int = 1,
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
+    apart: bool = False,
 ) -> list[Path]:
     """Write the baseline of each case of ``names`` (all cases without names); returns the files that changed.
 
     ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that belong to no case. A matrix has a line
     for a case that does not fit. For another such case raises :class:`InfeasibleError`, and for one that cannot be measured
-    :class:`HosimError`, once everything else is written. Raises :class:`InputError` for a damaged file that is to be kept.
+    :class:`HosimError`, once everything else is written. ``apart``: not in this process.
+    Raises :class:`InputError` for a damaged file that is to be kept.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
@@ -102,7 +142,7 @@ def write(
     there = {name for lines in matrices.values() for name in lines}
     cases = tuple(case for case in cases if not (only_new and (case.name in there if case.matrix else suite.baseline(case.name).is_file())))
     changed, failed, errors = [], [], []
-    for case, now in zip(cases, measured(cases, jobs, kept, tell), strict=True):
+    for case, now in zip(cases, measured(cases, jobs, kept, tell, apart=apart), strict=True):
         if isinstance(now, CaseError):
             errors.append(now)
         elif case.matrix is not None:
@@ -172,14 +212,15 @@ def measured(
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
     ops: Mapping[str, int] = MappingProxyType({}),
+    apart: bool = False,
 ) -> Iterator[Measured | CaseError]:
-    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per core).
+    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per core); ``apart``: not in this one.
 
     ``ops`` has the number of ops of a case, if known: several processes begin with the largest case, so that it does not come last.
     """
     groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
     count = min(len(groups), cores() if jobs == -1 else jobs)
-    answers = (_attempts(group, kept) for group in groups) if count < 2 else _in_processes(groups, count, kept, ops)
+    answers = (_attempts(group, kept) for group in groups) if count < 2 and not apart else _in_processes(groups, count, kept, ops)
     for case, now in zip(cases, chain.from_iterable(answers), strict=True):
         tell(case.name)
         yield now

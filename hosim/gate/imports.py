@@ -35,7 +35,7 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
     if kept is None:
         return load_any(path)
     try:
-        key = source_digest(path, _code())
+        key = source_digest(path, code_digest())
     except OSError:  # the importer says what is wrong with it
         return load_any(path)
     graph = kept_graph(kept, key)
@@ -88,7 +88,8 @@ def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
     positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     try:
-        program = torch.export.export(model, positional, by_name, strict=False)
+        with redirect_stdout(sys.stderr):
+            program = torch.export.export(model, positional, by_name, strict=False)
     except Exception as error:  # torch and the model's code raise all kinds of errors
         raise InputError(f"torch.export cannot export it: {_line(error)}", source=source) from error
     return import_exported(program, name=name)
@@ -114,7 +115,7 @@ def _importable(folder: str) -> Iterator[None]:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """A digest of hosim's source and of the packages with which it imports models."""
     found = hashlib.sha256()
     package = Path(__file__).parent.parent

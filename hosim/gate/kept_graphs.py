@@ -23,27 +23,37 @@ _KEY_BYTES = 32
 
 def kept_graph(folder: Path, name: str) -> Graph | None:
     """The graph of that name; ``None`` if there is none, or it is not what this user's hosim has kept under this name."""
-    key = _signing_key()
-    if key is None:
+    text = kept_text(folder, name)
+    if text is None:
         return None
-    file = folder / name
-    with suppress(OSError, HosimError, ValueError):
-        signature, _, text = read_bytes(os.fspath(file)).partition(b"\n")
-        if hmac.compare_digest(signature, _signature(key, name, text)):
-            with no_collection():
-                return workload_from_dict(parse(text.decode(), f"{file}.json"))
+    with suppress(HosimError), no_collection():
+        return workload_from_dict(parse(text, f"{folder / name}.json"))
     return None
 
 
 def keep_graph(graph: Graph, folder: Path, name: str) -> None:
     """Keep a graph under a name. A folder that cannot be written to only costs time later."""
+    keep_text(to_text(workload_to_dict(graph)), folder, name)
+
+
+def kept_text(folder: Path, name: str) -> str | None:
+    """As :func:`kept_graph`, for a text."""
+    key = _signing_key()
+    with suppress(OSError, HosimError, ValueError):
+        signature, _, text = read_bytes(os.fspath(folder / name)).partition(b"\n")
+        if key is not None and hmac.compare_digest(signature, _signature(key, name, text)):
+            return text.decode()
+    return None
+
+
+def keep_text(text: str, folder: Path, name: str) -> None:
+    """As :func:`keep_graph`, for a text."""
     key = _signing_key()
     if key is None:
         return
-    text = to_text(workload_to_dict(graph)).encode()
     with suppress(OSError, HosimError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / name, _signature(key, name, text) + b"\n" + text)
+        write_bytes(folder / name, _signature(key, name, text.encode()) + b"\n" + text.encode())
 
 
 def _signature(key: bytes, name: str, text: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,21 @@ from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case, kind_of
 from hosim.gate.imports import graph_of_entry, graph_of_file
 from hosim.gate.judged_metrics import metrics_of
-from hosim.gate.records import SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, brief, flat_profile, source_digest
+from hosim.gate.records import (
+    SHIPPED,
+    SOURCE,
+    Item,
+    Listing,
+    Measured,
+    PeakRecord,
+    Record,
+    Stay,
+    brief,
+    flat,
+    flat_profile,
+    graph_record,
+    source_digest,
+)
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
@@ -141,6 +156,27 @@ def _source(case: Case) -> str:
     return SHIPPED if is_shipped(path) else source_digest(path)[:16]
 
 
+def asked_of(case: Case) -> dict[str, str]:
+    """The question of a case; where its workload is a recipe, with what that says."""
+    from hosim.files import read
+    from hosim.files.formats import read_source
+    from hosim.io import check_spec, names_model
+    from hosim.shipped import find_workload, is_shipped
+
+    asked = case.asked()
+    if case.workload is None or names_model(text := case.beside(case.workload)):
+        return asked
+    path = find_workload(text)
+    if is_shipped(path) or path.is_dir() or read_source(path).hosim_kind != "spec":
+        return asked
+    said = {
+        key: value
+        for key, value in check_spec(read(os.fspath(path), "spec"), os.fspath(path)).items()
+        if key not in ("format", "name", "versions", "sha256")
+    }
+    return {**asked, **flat(said, "workload")}
+
+
 def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
     from hosim.io import check_tiers, load_plan
 
@@ -163,9 +199,10 @@ def _measured(
 ) -> Measured:
     ran = plan.graph
     story = _Story(plan, timeline)
+    kept, shapes, reads = graph_record(graph)
     record = Record(
         case=case.name,
-        asked=case.asked(),
+        asked=asked_of(case),
         fingerprints={"graph": graph_fingerprint(graph), "plan": plan_fingerprint(plan, choice.label)},
         metrics=metrics_of(result),
         machine=flat_profile(hardware) | {"budget": exact_size(result.budget_bytes)},
@@ -181,6 +218,7 @@ def _measured(
         hosim=__version__,
         versions=VERSIONS,
         notes=result.notes,
+        graph=kept,
     )
     return Measured(
         record,
@@ -188,6 +226,8 @@ def _measured(
         positions={op.name: i for i, op in enumerate(ran.ops)},
         tensors=frozenset(tensor.name for tensor in ran.tensors),
         waits_for=waits_for(ran, timeline),
+        shapes=shapes,
+        reads=reads,
     )
 
 

@@ -60,7 +60,7 @@ def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
 
 
 def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
-    """SARIF 2.1.0: a result for each case that fails, at its baseline file."""
+    """SARIF 2.1.0: a result for each case that fails, at its place."""
     failing = [v for v in verdicts if v.fails(strict)]
     rules = sorted({v.verdict for v in failing})
     return {
@@ -80,7 +80,7 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
                         "ruleId": v.verdict,
                         "level": "error",
                         "message": {"text": "\n".join([headline(v), *details(v)])},
-                        "locations": [{"physicalLocation": {"artifactLocation": {"uri": v.baseline}, "region": {"startLine": 1}}}],
+                        "locations": [{"physicalLocation": {"artifactLocation": {"uri": v.place[0]}, "region": {"startLine": v.place[1]}}}],
                     }
                     for v in failing
                 ],
@@ -96,7 +96,7 @@ def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
         if v.fails(strict):
             title = printable(headline(v))
             text = "\n".join(map(printable, details(v))) or title
-            lines.append(f"::error file={_property(printable(v.baseline))},line=1,title={_property(title)}::{_data(text)}")
+            lines.append(f"::error file={_property(printable(v.place[0]))},line={v.place[1]},title={_property(title)}::{_data(text)}")
     return lines
 
 

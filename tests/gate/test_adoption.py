@@ -50,7 +50,7 @@ def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: P
     (tmp_path / "hosim.toml").rename(tmp_path / "my cases.toml")
     failed = run(script, tmp_path, **given | {"HOSIM_CONFIG": "my cases.toml", "HOSIM_ARGUMENTS": ""})
     assert failed.returncode == 1
-    assert failed.stderr.startswith("::error file=hosim-baselines/planned.toml,line=1,title=planned%3A missing")
+    assert failed.stderr.startswith("::error file=my cases.toml,line=6,title=planned%3A missing")
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.gate import measure, write
 from hosim.gate.records import (
-    HEADER,
     LINES,
     Item,
     Listing,
@@ -23,12 +22,14 @@ from hosim.gate.records import (
     PeakRecord,
     Record,
     brief,
+    graph_record,
     read_matrix,
     read_record,
     record_text,
     save_matrix,
     save_record,
 )
+from hosim.graph import Graph, Op, Tensor
 from hosim.result import SEMANTICS
 
 
@@ -159,6 +160,11 @@ LISTINGS = st.lists(st.builds(Item, WORDS, WORDS, st.integers(1, 99), st.just(""
 )
 
 
+def graph_of(name: str) -> Graph:
+    """An op and a tensor of one name, which it reads twice over."""
+    return Graph("g", (Tensor(name, 1, "input"), Tensor(f"{name}1", 1, "input")), (Op(name, name, (0, 1)),))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WORDS, LISTINGS, LISTINGS, LISTINGS)
 def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, held: Listing, moved: Listing, stalls: Listing) -> None:
@@ -170,6 +176,7 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         moved={name: moved} if moved.items else {},
         stalls=stalls,
         durations=held,
+        graph=replace(graph_record(graph_of(name))[0], tensors=held, workspaces=moved, times=stalls, others=3),
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.toml"
@@ -177,6 +184,8 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         again = read_record(path)
         assert record_text(again) == record_text(written)
         assert set(again.durations.items) == set(held.items)
+        assert again.graph.shapes == written.graph.shapes
+        assert set(again.graph.tensors.items) == set(held.items)
         assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (written.metrics, {name: 3}, written.moved.keys())
         save_matrix({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
 
@@ -214,7 +223,7 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
         {"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", versions={"replay": 7, "planner": 3}
     )
     assert path.read_text() == (
-        f"{HEADER}"
+        f"{TEXT.splitlines()[0]}\n"
         'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[versions]\n"planner" = 3\n\n[cases]\n'
         '"a \\"q\\"" = "does not fit"\n'
         '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3 source 4"  # 1.50 us, hbm 2.00 KiB\n'
@@ -274,6 +283,8 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
         ("[machine]", "[machines]", "unknown key 'machines'; did you mean 'machine'"),
         ('"activation 17 ', '"activation x ', "expected a label, a whole number and a name"),
         ("[machine]", "[machine", "broken TOML"),
+        ("[machine]", "<<<<<<< HEAD\n[machine]", "line [0-9]+: a merge conflict: .*'hosim baseline update'"),
+        ('  "4 matmul ', '  "x matmul ', r"graph\.shapes.*expected a whole number and an op"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: str, new: str, expected: str) -> None:

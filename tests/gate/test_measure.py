@@ -1,5 +1,6 @@
 """The record of a measured case, field by field, from timelines derived by hand: 1 byte takes 1 ns on every channel."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.data.versions import VERSIONS
 from hosim.errors import InputError, PlanError
 from hosim.gate import Case, measure, measure_graph, measure_lines
-from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.records import GraphRecord, Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import hardware_from_dict, load_plan, save_hardware, save_plan, save_workload
 from hosim.study.asked import parse_choice
@@ -45,6 +46,15 @@ TOY = {
     "channels.d2h.engines": "1",
 }
 """The shipped profile, flat."""
+
+SHAPES = (
+    "reduce k on 1*comm in 1*bf16",
+    "matmul f reads 1*w writes 1*a in 1*bf16",
+    "norm e in 1*bf16",
+    "matmul g reads 1*a 1*w in 1*bf16",
+    "relu h reads 1*a writes 1*c in 1*bf16",
+)
+"""What the ops of ``step`` use."""
 
 
 def step() -> Graph:
@@ -130,6 +140,17 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         hosim=__version__,
         versions=VERSIONS,
         notes=("durations: times as given for all 5 ops",),
+        graph=GraphRecord(
+            tensors=Listing((Item("activation", "a", 8), Item("activation", "c", 30), Item("parameter in ddr", "w", 10))),
+            workspaces=Listing((Item("relu", "h", 7),)),
+            times=Listing(
+                (
+                    *(Item("norm", "e", 10), Item("matmul", "f", 5), Item("matmul", "g", 10)),
+                    *(Item("relu", "h", 45), Item("reduce", "k", 80)),
+                )
+            ),
+            shapes=dict.fromkeys(SHAPES, 1),
+        ),
     )
     found = measure(asked)
     assert found.record is not None
@@ -147,7 +168,10 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         positions={"k": 0, "f": 1, "e": 2, "g": 3, "h": 4},
         tensors=frozenset("wac"),
         waits_for={"f": "w", "g": "w"},
+        shapes={shape: [shape.split(" ")[1]] for shape in SHAPES},
+        reads={op: found.reads[op] for op in "kfegh"},
     )
+    assert found.reads["h"] == ("a", "c")
     assert measure_graph(asked, step(), found.record.fingerprints["source"]) == found
 
 
@@ -406,3 +430,16 @@ def test_a_case_may_name_a_model(tmp_path):
     assert found[0] == found[1]
     assert found[0]["source"] == digest("gpt2:layers=1:sequence=8") != found[2]["source"]
     assert found[0]["graph"] != found[2]["graph"]
+
+
+def test_what_a_recipe_says_is_asked(tmp_path: Path) -> None:
+    spec = {"format": "hosim.spec/1", "name": "m", "builder": {"model": "gpt2", "layers": 1, "phase": "train", "checkpoint": True}}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    found = measure(Case("c", "h100-80gb-sxm", str(tmp_path), workload="spec.json", policy="resident"))
+    assert found.record is not None
+    assert {key: value for key, value in found.record.asked.items() if key.startswith("workload.")} == {
+        "workload.builder.model": "gpt2",
+        "workload.builder.layers": "1",
+        "workload.builder.phase": "train",
+        "workload.builder.checkpoint": "true",
+    }

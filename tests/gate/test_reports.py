@@ -1,6 +1,7 @@
 """Every report of a check, and the table of a baseline, in full, for verdicts and records made by hand."""
 
 import re
+from dataclasses import replace
 from io import StringIO
 from textwrap import dedent
 
@@ -42,6 +43,7 @@ FIRST = CaseVerdict("first", MISSING, (MetricVerdict("makespan", None, 5, NEW),)
 UNFIT = CaseVerdict("unfit\x01", INFEASIBLE, note="out of\nmemory", baseline="base/unfit.toml")
 EQUAL = CaseVerdict("equal", SAME, (KEPT,), baseline="base/equal.toml")
 LINE = CaseVerdict("m/line", SAME, (KEPT,), note="as before: does not fit", baseline="base/m.toml")
+WORSE, BETTER, FIRST, UNFIT = (replace(one, place=(one.baseline, 3)) for one in (WORSE, BETTER, FIRST, UNFIT))
 ALL = (WORSE, BETTER, FIRST, UNFIT, EQUAL, LINE)
 
 
@@ -128,7 +130,7 @@ def test_junit() -> None:
 
 def test_sarif() -> None:
     def result(rule: str, text: str, uri: str) -> dict[str, object]:
-        where = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}}
+        where = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 3}}}
         return {"ruleId": rule, "level": "error", "message": {"text": text}, "locations": [where]}
 
     rules = [
@@ -162,10 +164,10 @@ def test_sarif() -> None:
 
 def test_annotations_of_github() -> None:
     assert gate.github(ALL) == [
-        "::error file=base/wor%2Cse.toml,line=1,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
+        "::error file=base/wor%2Cse.toml,line=3,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
         "(+300 B%2C +30.0 %25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
-        "::error file=base/first.toml,line=1,title=first%3A missing%3A no baseline::no baseline",
-        "::error file=base/unfit.toml,line=1,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
+        "::error file=base/first.toml,line=3,title=first%3A missing%3A no baseline::no baseline",
+        "::error file=base/unfit.toml,line=3,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
     ]
     bare = CaseVerdict("a\rb", IMPROVEMENT)
     assert gate.github([bare], strict=True) == ["::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"]

@@ -95,6 +95,7 @@ def test_a_baseline_is_written_and_compared(tmp_path: Path) -> None:
     worse = gate(tmp_path).model(graph(45))
     assert failure(worse.assert_matches_baseline) == (
         "test_memory.TestMore.test_peak[a/b]: regression: peak.hbm: 85 B, was 70 B (+15 B, +21.4 %)\n"
+        "`act` (activation) has 45 B, had 30 B\n"
         "peak.hbm: 85 B, was 70 B (+15 B, +21.4 %) at op `f` (#0)\n"
         "`act` (activation) has 45 B, had 30 B: +15 B at the peak\n"
         "if this change is intended, run pytest --hosim-update and commit the baseline"

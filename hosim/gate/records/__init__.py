@@ -5,25 +5,39 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.gate.records.baselines import HEADER, LINES, SUFFIX, confined, is_baseline, read_record, record_text, save_record
-    from hosim.gate.records.flat_profile import flat_profile
+    from hosim.gate.records.baselines import LINES, SUFFIX, confined, is_baseline, of_word, read_record, record_text, save_record
+    from hosim.gate.records.flat_profile import flat, flat_profile
     from hosim.gate.records.folding import absolute, fold, relative, unfold
+    from hosim.gate.records.graph_record import graph_record, role_of
     from hosim.gate.records.matrix_file import brief, read_matrix, save_matrix
-    from hosim.gate.records.record import REQUESTS, SHIPPED, SOURCE, Item, Listing, Measured, PeakRecord, Record, Stay, source_digest
+    from hosim.gate.records.record import (
+        REQUESTS,
+        SHIPPED,
+        SOURCE,
+        GraphRecord,
+        Item,
+        Listing,
+        Measured,
+        PeakRecord,
+        Record,
+        Stay,
+        source_digest,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "baselines": "HEADER LINES SUFFIX confined is_baseline read_record record_text save_record",
-            "flat_profile": "flat_profile",
+            "baselines": "LINES SUFFIX confined is_baseline of_word read_record record_text save_record",
+            "flat_profile": "flat flat_profile",
             "folding": "absolute fold relative unfold",
+            "graph_record": "graph_record role_of",
             "matrix_file": "brief read_matrix save_matrix",
-            "record": "REQUESTS SHIPPED SOURCE Item Listing Measured PeakRecord Record Stay source_digest",
+            "record": "REQUESTS SHIPPED SOURCE GraphRecord Item Listing Measured PeakRecord Record Stay source_digest",
         },
     )
 
 __all__ = [
-    "HEADER", "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "Item", "Listing", "Measured", "PeakRecord", "Record", "Stay",
-    "absolute", "brief", "confined", "flat_profile", "fold", "is_baseline", "read_matrix", "read_record", "record_text", "relative",
-    "save_matrix", "save_record", "source_digest", "unfold",
+    "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing", "Measured", "PeakRecord", "Record", "Stay",
+    "absolute", "brief", "confined", "flat", "flat_profile", "fold", "graph_record", "is_baseline", "of_word", "read_matrix",
+    "read_record", "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
 ]  # fmt: skip

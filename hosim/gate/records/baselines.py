@@ -11,22 +11,27 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 from hosim.data.versions import REPLAY
 from hosim.errors import InputError
 from hosim.gate.judged_metrics import human
 from hosim.gate.records.folding import absolute, fold, relative, unfold
-from hosim.gate.records.record import Item, Listing, PeakRecord, Record
+from hosim.gate.records.record import GraphRecord, Item, Listing, PeakRecord, Record
 from hosim.limits import within
-from hosim.units import human_size, human_time
+from hosim.units import human_flops, human_size, human_time
 
 if TYPE_CHECKING:
-    from hosim.io.gate_files import ListingModel
+    from hosim.io.gate_files import GraphModel, ListingModel
 
 LINES = 60
 """How many lines a list may have."""
+
+GRAPH_LINES = 200
+"""How many of them those of the graph may have: what is not there cannot be named as the cause of a change."""
+
+_OF_GRAPH = ("tensors", "workspaces", "times", "flops")
 
 SUFFIX = ".toml"
 
@@ -67,7 +72,23 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         hosim=data["hosim"],
         versions={REPLAY: data["semantics"], **data.get("versions", {})},
         notes=tuple(data.get("notes", ())),
+        graph=_graph(data.get("graph", {}), source),
     )
+
+
+def _graph(data: GraphModel, source: str) -> GraphRecord:
+    listings = {name: _listing(cast("ListingModel | None", data.get(name)), source, f"graph.{name}") for name in _OF_GRAPH}
+    shapes: dict[str, int] = {}
+    for i, line in enumerate(data.get("shapes", ())):
+        count, _, shape = line.partition(" ")
+        if not (count.isascii() and count.isdecimal() and shape):
+            raise InputError(
+                f"expected a whole number and an op, got {line!r}; 'hosim baseline update' writes the file again",
+                source=source,
+                where=f"graph.shapes[{i}]",
+            )
+        shapes[shape] = int(count)
+    return GraphRecord(**listings, shapes=shapes, others=data.get("other_shapes", 0))
 
 
 def save_record(record: Record, path: str | os.PathLike[str]) -> bool:
@@ -125,7 +146,24 @@ def _lines(record: Record) -> Iterator[str]:
         yield from _listed(f"moved.{quoted(channel)}", listing, human_size)
     yield from _listed("stalls", record.stalls, human_time)
     yield from _listed("durations", record.durations, human_time)
+    yield from _graph_lines(record.graph)
     yield from _table("machine", record.machine)
+
+
+def _graph_lines(graph: GraphRecord) -> Iterator[str]:
+    if graph.shapes:
+        shapes = sorted(graph.shapes, key=lambda shape: (-graph.shapes[shape], shape))
+        left = graph.others + sum(graph.shapes[shape] for shape in shapes[GRAPH_LINES:])
+        yield "\n[graph]"
+        if left:
+            yield f"other_shapes = {left}"
+        yield "shapes = ["
+        for shape in sorted(shapes[:GRAPH_LINES]):
+            yield f"  {quoted(f'{graph.shapes[shape]} {shape}')},"
+        yield "]"
+    for name in _OF_GRAPH:
+        say = {"times": human_time, "flops": human_flops}.get(name, human_size)
+        yield from _listed(f"graph.{name}", getattr(graph, name), say, GRAPH_LINES)
 
 
 def version_lines(versions: Mapping[str, int]) -> Iterator[str]:
@@ -142,7 +180,7 @@ def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
         yield f"{quoted(key)} = {quoted(values[key])}"
 
 
-def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
+def _listed(name: str, listing: Listing, say: Any, most: int = LINES) -> Iterator[str]:
     if not listing.items and not listing.others:
         return
     by_value: dict[tuple[str, int, str], list[str]] = {}
@@ -150,7 +188,7 @@ def _listed(name: str, listing: Listing, say: Any) -> Iterator[str]:
         by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
     rows = [(label, text + span, value, count) for (label, value, span), names in by_value.items() for text, count in fold(names)]
     rows.sort(key=lambda row: (-row[2], row[0], row[1]))
-    kept, left = rows[:LINES], rows[LINES:]
+    kept, left = rows[:most], rows[most:]
     yield f"\n[{name}]"
     yield "items = ["
     for label, text, value, count in sorted(kept):

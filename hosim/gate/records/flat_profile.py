@@ -1,4 +1,4 @@
-"""A hardware profile as lines of text that a baseline has."""
+"""What a baseline has of a hardware profile and of a recipe: their files as lines of text."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.hardware import Hardware
+from hosim.plain_text import written
 
 
 def flat_profile(hardware: Hardware) -> dict[str, str]:
     """The profile as in its file, flattened: ``channels.h2d.bandwidth``."""
     from hosim.io import hardware_to_dict
 
-    flat: dict[str, str] = {}
+    return flat({key: value for key, value in hardware_to_dict(hardware).items() if key not in ("format", "source")})
 
-    def add(where: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                add(f"{where}.{key}" if where else key, inner)
-        else:
-            flat[where] = str(value)
 
-    add("", {key: value for key, value in hardware_to_dict(hardware).items() if key not in ("format", "source")})
-    return flat
+def flat(data: Mapping[str, Any], within: str = "") -> dict[str, str]:
+    """The values in nested mappings by their paths.
+
+    >>> flat({"training": {"checkpoint": True, "micro_batches": 2}, "name": "m"})
+    {'training.checkpoint': 'true', 'training.micro_batches': '2', 'name': 'm'}
+    """
+    found: dict[str, str] = {}
+    for key, value in data.items():
+        where = f"{within}.{key}" if within else key
+        found |= flat(value, where) if isinstance(value, Mapping) else {where: written(value)}
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,23 @@ class PeakRecord:
     away: Listing = field(default_factory=Listing)
 
 
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A graph as a baseline keeps it.
+
+    ``tensors`` are bytes, by kind and home; ``workspaces`` (bytes), ``times`` (nanoseconds that the graph gives) and ``flops`` are those
+    of ops, by their kind. ``shapes`` counts the ops that read and write the same roles (:mod:`hosim.gate.records.graph_record`); of those,
+    ``others`` are left out.
+    """
+
+    tensors: Listing = Listing()
+    workspaces: Listing = Listing()
+    times: Listing = Listing()
+    flops: Listing = Listing()
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    others: int = 0
+
+
 @dataclass(frozen=True)
 class Record:
     """One measured case, as its baseline file has it.
@@ -77,7 +94,8 @@ class Record:
     ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.judged_metrics.metrics`). ``machine`` is the hardware profile, flat, as
     text.
     ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
-    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``versions`` are those of
+    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``graph`` is what was asked about, without
+    what the planner makes of it. ``versions`` are those of
     :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
     """
 
@@ -94,6 +112,7 @@ class Record:
     hosim: str
     versions: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    graph: GraphRecord = GraphRecord()
 
     @property
     def computed(self) -> Mapping[str, str]:
@@ -120,7 +139,8 @@ class Measured:
     """A record and details that are not saved; ``error`` instead of a record if nothing fits.
 
     ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has, by op, the tensor whose copy ended a
-    stall of cause ``transfer``.
+    stall of cause ``transfer``. ``shapes`` are the names of the ops of each shape of the graph, and ``reads`` the tensors that each uses,
+    those that are there for longest first.
     """
 
     record: Record | None
@@ -129,6 +149,8 @@ class Measured:
     positions: Mapping[str, int] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     waits_for: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reads: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def source_digest(path: Path, begun: str = "") -> str:

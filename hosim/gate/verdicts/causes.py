@@ -1,37 +1,28 @@
-"""Why a metric is worse: the difference between a baseline and what was measured, in at most ten lines, the largest first.
+"""Why a metric is worse, in at most ten lines: what was changed, in the question and in the graph, then what follows from it.
 
-The baseline's side is known only as far as its file goes. Names that only one side knows are matched by kind and size, so that a renaming
-alone is not shown as a change.
+The baseline's side is known only as far as its file goes.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.gate.judged_metrics import MAKESPAN, MOVED, PEAK, STALL, MetricVerdict, family
-from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay, fold, relative
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.verdicts.changes import Change, in_lines, op_named, signed, thing, was_named
+from hosim.gate.verdicts.graph_changes import graph_changes
+from hosim.gate.verdicts.pairs import paired
 from hosim.result import WORKSPACE
 from hosim.units import human_size, human_time
 
 LINES = 10
 """The most lines of an explanation."""
 
-_NUMBER = re.compile(r"[0-9]+")
-_POSITION = re.compile(r" \(#\d+\)")
+_OF_GRAPH = 4
+"""The most of them that say what was changed in the graph."""
 
 _AWAITED = {"dependency": "other ops", "transfer": "a transfer", "capacity": "room", "runtime": "the runtime"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A difference of ``by`` in words; ``name`` is the item's name, if it is about one item."""
-
-    by: int
-    text: str
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +30,12 @@ class _Part:
     """The explanation of one metric: its first line, and the changes, in units that ``say`` formats."""
 
     head: str
-    changes: list[_Change]
+    changes: list[Change]
     say: Callable[[int], str]
 
 
 def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
-    """What changed in the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
+    """What was changed, then the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
     assert now.record is not None
     if not before.peaks:
         return _without_listings(before, now.record, worse)
@@ -53,7 +44,7 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
     told: dict[str, MetricVerdict] = {}
     for metric in sorted(worse, key=lambda m: (order.index(family(m.name)), -m.change, m.name)):
         told.setdefault(metric.name if family(metric.name) in (PEAK, MOVED) else "time", metric)
-    causes = _causes(before, now.record)
+    causes = _causes(before, now)
     parts = [_part(before, now, metric) for metric in told.values()]
     room = LINES - len(causes)
     lines = list(causes)
@@ -61,7 +52,7 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
         if room < 1:
             break
         share = max(room // (len(parts) - i), min(room, 2))
-        listed = [part.head, *_cut(part, share - 1)]
+        listed = [part.head, *in_lines(part.changes, share - 1, part.say)]
         lines += listed
         room -= len(listed)
     return lines
@@ -87,8 +78,8 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
     kind, _, of = metric.name.partition(".")
     if kind == PEAK:
         peak = now.record.peaks[of]
-        at = f" at {_op(peak.op, now)}" if peak.op is not None else ""
-        changes = _residents(before.peaks.get(of), peak, of, now)
+        at = f" at {op_named(peak.op, now)}" if peak.op is not None else ""
+        changes = _residents(before.peaks.get(of), peak, of, now, {item.name for item in before.graph.tensors.items})
         return _Part(f"{metric.line()}{at}", changes, human_size)
     if kind == MOVED:
         changes = _moved(of, before.moved.get(of, Listing()), now.record.moved.get(of, Listing()), now)
@@ -100,7 +91,7 @@ def changed_question(before: Record, now: Record) -> list[str]:
     """What was asked otherwise, and changes of the machine, in at most three lines."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
-        for what, old, new in (("case:", before.asked, now.asked), ("machine:", before.machine, now.machine))
+        for what, old, new in (("case:", *_told_apart(before.asked, now.asked)), ("machine:", before.machine, now.machine))
         for key in sorted({*old, *new})
         # the budget in bytes is of interest only if it was asked for as a share
         if old.get(key) != new.get(key) and not (key == "budget" and old is before.machine and before.asked.get(key) != now.asked.get(key))
@@ -110,176 +101,133 @@ def changed_question(before: Record, now: Record) -> list[str]:
     return changed
 
 
-def _causes(before: Record, now: Record) -> list[str]:
-    """Changes in the question, or what a baseline says about the plan where there are none."""
-    changed = changed_question(before, now)
-    if changed or before.computed == now.computed:
+def _told_apart(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Two questions in which the options of one model or policy, as in ``gpt2:phase=decode:batch=8``, are answers of their own."""
+    old, new = dict(before), dict(now)
+    for key in ("workload", "policy"):
+        (name, *options), (other, *others) = (side.get(key, "").split(":") for side in (before, now))
+        if name == other and options != others and all("=" in option for option in (*options, *others)):
+            for side, listed in ((old, options), (new, others)):
+                del side[key]
+                side |= {f"{key} {option.partition('=')[0]}": option.partition("=")[2] for option in listed}
+    return old, new
+
+
+def _causes(before: Record, now: Measured) -> list[str]:
+    """Changes in the question and in the graph, or what a baseline says about the plan where there are none."""
+    assert now.record is not None
+    changed = changed_question(before, now.record)
+    if before.computed == now.record.computed:
         return changed
-    same_graph = before.fingerprints.get("graph") == now.fingerprints.get("graph")
-    return ["the workload is the same, but its plan has changed"] if same_graph else []
+    if before.fingerprints.get("graph") != now.record.fingerprints.get("graph"):
+        return changed + in_lines(graph_changes(before.graph, now), max(_OF_GRAPH - len(changed), 2), of=" changes of the graph")
+    return changed or ["the workload is the same, but its plan has changed"]
 
 
-def _cut(part: _Part, room: int) -> list[str]:
-    """The changes in at most ``room`` lines."""
-    changes = _together(part)
-    texts = [change.text for change in changes]
-    if len(texts) <= room or not room:
-        return texts[:room]
-    left = changes[room - 1 :]
-    return [*texts[: room - 1], f"and {len(left)} more: {_signed(sum(change.by for change in left), part.say)}"]
-
-
-def _together(part: _Part) -> list[_Change]:
-    """The changes, the largest first, with equal changes of several layers as one."""
-    alike: dict[tuple[int, str, str], list[_Change]] = {}
-    changes: list[_Change] = []
-    for change in sorted(part.changes, key=lambda change: -change.by):
-        if change.name:
-            own = _NUMBER.sub("{}", change.name, count=1)
-            parts = _POSITION.sub("", change.text).split("`")
-            parts[1::2] = [own if name == change.name else relative(name, change.name) for name in parts[1::2]]
-            alike.setdefault((change.by, own, "`".join(parts)), []).append(change)
-        else:
-            changes.append(change)
-    for (by, own, text), group in alike.items():
-        folded = fold(change.name for change in group)
-        if len(group) == 1 or len(folded) > 1:  # numbers such as 007 stand for themselves
-            changes += group
-            continue
-        told = f"{len(group)} x {text.replace(f'`{own}`', f'`{folded[0][0]}`')}"
-        changes.append(_Change(by * len(group), f"{told}, together {part.say(by * len(group))}"))
-    return sorted(changes, key=lambda change: -change.by)
-
-
-def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: Measured) -> list[_Change]:
+def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: Measured, known: set[str]) -> list[Change]:
     old = before.residents if before is not None else Listing()
     away = {item.name for item in before.away.items} if before is not None else set()
     device = measured.record is not None and measured.record.machine.get("device_tier") == tier
     moved = before is not None and before.op != now.op
-    other_name = renamed(old, now.residents, measured, away)
-    was = {(item.label == WORKSPACE, item.name): item for item in old.items}
-    changes: list[_Change] = []
-    longer: list[_Change] = []
-    for item in now.residents.items:
-        key = (item.label == WORKSPACE, item.name)
-        if key in was:
-            by = item.value - was[key].value
-            if by > 0:
-                grown = f"{_thing(item)} has {human_size(item.value)}, had {human_size(was[key].value)}"
-                changes.append(_Change(by, f"{grown}: {_signed(by)} at the peak", item.name))
-            elif moved and (item.since, item.until) != (was[key].since, was[key].until):
-                longer.append(_Change(item.value, f"{_thing(item)} now stays resident {_other_span(item, was[key], measured)}", item.name))
-        elif item.value <= old.least:
-            continue  # the baseline may have left it out
-        elif not other_name[item.label, item.value]:
-            arrival = _arrival(item, tier, away, measured) if device else f"{_thing(item)} lies in {tier}"
-            changes.append(_Change(item.value, f"{arrival}: {_signed(item.value)} at the peak", item.name))
-        else:
-            other_name[item.label, item.value] -= 1
-    # a tensor that is held for longer may have moved the peak, but its bytes are no difference
-    changes = longer + changes
-    there = {(item.label == WORKSPACE, item.name) for item in now.residents.items}
-    gone = [item for item in old.items if (item.label == WORKSPACE, item.name) not in there]
-    balance = sum(item.value for item in gone)
+    changes: list[Change] = []
+    gone: list[Item] = []
+    for was, item in paired(old, now.residents, _names(measured), away | known):
+        if item is None:
+            assert was is not None
+            gone.append(was)
+        elif was is None:
+            arrival = _arrival(item, tier, away, measured) if device else f"{thing(item)} lies in {tier}"
+            changes.append(Change(item.value, f"{arrival}: {signed(item.value)} at the peak", item.name))
+        elif by := item.value - was.value:
+            grown = f"{thing(item)}{was_named(was, item)} has {human_size(item.value)}, had {human_size(was.value)}"
+            changes.append(Change(by, f"{grown}: {signed(by)} at the peak", item.name))
+        elif moved and was.name == item.name and (longer := _longer(item, was, measured)):
+            # a tensor that is held for longer may have moved the peak, but its bytes are no difference
+            said = f"{thing(item)} now stays resident {longer}: {human_size(item.value)}"
+            changes.append(Change(0, said, item.name, weight=item.value))
     if gone and changes:
         first = max(gone, key=lambda item: (item.value, item.name))
         rest = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        changes.append(_Change(-balance, f"no longer held at the peak: {_thing(first)}{rest}: {_signed(-balance)}"))
+        balance = -sum(item.value for item in gone)
+        changes.append(Change(balance, f"no longer held at the peak: {thing(first)}{rest}: {signed(balance)}"))
+    total = sum(item.value for item in now.residents.items) - sum(item.value for item in old.items) - old.others_value
+    if (small := total - sum(change.by for change in changes)) and changes:
+        changes.append(Change(small, f"what the baseline does not list: {signed(small)}", group=1))
     return changes
 
 
-def renamed(old: Listing, new: Listing, measured: Measured, away: set[str] | frozenset[str] = frozenset()) -> Counter[tuple[str, int]]:
-    """The number of renamed items by label and size: lost from the graph on one side, unknown to the baseline on the other."""
-    known = {item.name for item in old.items} | away
-    lost = Counter((i.label, i.value) for i in old.items if i.name not in measured.tensors and i.name not in measured.positions)
-    unknown = Counter((i.label, i.value) for i in new.items if i.name not in known)
-    return lost & unknown
+def _names(measured: Measured) -> set[str]:
+    """The tensors and ops that there are now."""
+    return {*measured.tensors, *measured.positions}
 
 
 def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
     """How an item came to be held at the peak."""
     if item.label == WORKSPACE:
-        return f"workspace of {_op(item.name, measured)} is held"
+        return f"workspace of {op_named(item.name, measured)} is held"
     stay = measured.stays.get((tier, item.name))
-    thing = _thing(item)
+    told = thing(item)
     if stay is None:
-        return f"{thing} is on its way through {tier}"
+        return f"{told} is on its way through {tier}"
     if stay.fetched:
-        when = f"after {_op(stay.fetched_after, measured)}" if stay.fetched_after is not None else "from the start"
-        use = f", for {_op(stay.until, measured)}" if stay.until is not None else ""
-        return f"{thing} is fetched earlier, {when}{use}"
+        when = f"after {op_named(stay.fetched_after, measured)}" if stay.fetched_after is not None else "from the start"
+        use = f", for {op_named(stay.until, measured)}" if stay.until is not None else ""
+        return f"{told} is fetched earlier, {when}{use}"
     now = "now stays" if item.name in away else "is"
-    return f"{thing} {now} resident {_span(stay, measured)}"
+    return f"{told} {now} resident {_span(stay, measured)}"
 
 
-def _other_span(item: Item, was: Item, measured: Measured) -> str:
-    """Since and until when an item is resident, if that has changed."""
+def _longer(item: Item, was: Item, measured: Measured) -> str:
+    """From and until when a tensor is resident where that is longer than it was; empty if it is not."""
+    since, was_since, until, was_until = (measured.positions.get(name) for name in (item.since, was.since, item.until, was.until))
     parts = []
-    if item.since != was.since:
-        parts.append(f"since {_op(item.since, measured) if item.since else 'the start'}, was since `{was.since or 'the start'}`")
-    if item.until != was.until:
-        parts.append(f"until {_op(item.until, measured) if item.until else 'the end'}, was until `{was.until or 'the end'}`")
-    return ", ".join(parts) + f": {human_size(item.value)}"
+    if was_since is not None and (not item.since or (since is not None and since < was_since)):
+        parts.append(f"since {op_named(item.since, measured) if item.since else 'the start'}, was since `{was.since}`")
+    if was_until is not None and (not item.until or (until is not None and until > was_until)):
+        parts.append(f"until {op_named(item.until, measured) if item.until else 'the end'}, was until `{was.until}`")
+    return ", ".join(parts)
 
 
 def _span(stay: Stay, measured: Measured) -> str:
     if stay.used is not None and stay.until is not None:
-        return f"between {_op(stay.used, measured)} and {_op(stay.until, measured)}"
+        return f"between {op_named(stay.used, measured)} and {op_named(stay.until, measured)}"
     if stay.until is not None:
-        return f"until {_op(stay.until, measured)}"
-    return f"from {_op(stay.used, measured)} on" if stay.used is not None else "throughout"
+        return f"until {op_named(stay.until, measured)}"
+    return f"from {op_named(stay.used, measured)} on" if stay.used is not None else "throughout"
 
 
-def _moved(channel: str, old: Listing, new: Listing, measured: Measured) -> list[_Change]:
+def _moved(channel: str, old: Listing, new: Listing, measured: Measured) -> list[Change]:
     def say(item: Item, was: int | None, by: int) -> str:
         how = f"moves {human_size(item.value)}" + (f", moved {human_size(was)}" if was else "")
-        return f"{_thing(item)} {how} over {channel}: {_signed(by)}"
+        return f"{thing(item)} {how} over {channel}: {signed(by)}"
 
     return _grown(old, new, measured, say)
 
 
-def _times(before: Record, now: Measured) -> list[_Change]:
+def _times(before: Record, now: Measured) -> list[Change]:
     """Ops that take longer, and longer waits with the tensor waited for."""
     assert now.record is not None
 
     def longer(item: Item, was: int | None, by: int) -> str:
         how = f"takes {human_time(item.value)}" + (f", took {human_time(was)}" if was is not None else "")
-        return f"{_op(item.name, now)} {how}: {_signed(by, human_time)}"
+        return f"{op_named(item.name, now)} {how}: {signed(by, human_time)}"
 
     def waits(item: Item, was: int | None, by: int) -> str:
         tensor = now.waits_for.get(item.name) if item.label == "transfer" else None
         what = f"a transfer of `{tensor}`" if tensor is not None else _AWAITED[item.label]
         how = f"waits {human_time(item.value)} for {what}" + (f", waited {human_time(was)}" if was else "")
-        return f"{_op(item.name, now)} {how}: {_signed(by, human_time)}"
+        return f"{op_named(item.name, now)} {how}: {signed(by, human_time)}"
 
     return _grown(before.durations, now.record.durations, now, longer) + _grown(before.stalls, now.record.stalls, now, waits)
 
 
-def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[_Change]:
-    """Items that are new or larger than before. An item that the baseline may have left out as too small does not count as new."""
-    was = {(item.label, item.name): item.value for item in old.items}
-    other_name = renamed(old, new, measured)
+def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[Change]:
+    """Items that are new, larger or smaller than before. One that the baseline may have left out as too small does not count as new."""
     changes = []
-    for item in new.items:
-        value = was.get((item.label, item.name))
-        if value is None and other_name[item.label, item.value]:
-            other_name[item.label, item.value] -= 1
-            continue
-        by = item.value - (old.least if value is None else value)
-        if by > 0:
-            changes.append(_Change(by, say(item, value, by), item.name))
+    for was, item in paired(old, new, _names(measured)):
+        if item is not None:
+            value = was.value if was is not None else None
+            by = item.value - (old.least if value is None else value)
+            if by > 0:
+                changes.append(Change(by, say(item, value, by), item.name))
     return changes
-
-
-def _thing(item: Item) -> str:
-    return f"workspace of `{item.name}`" if item.label == WORKSPACE else f"`{item.name}` ({item.label.replace('_', ' ')})"
-
-
-def _op(name: str | None, measured: Measured) -> str:
-    position = measured.positions.get(name or "")
-    return f"op `{name}`" + (f" (#{position})" if position is not None else "")
-
-
-def _signed(value: int, say: Callable[[int], str] = human_size) -> str:
-    text = say(value)
-    return text if value < 0 else f"+{text}"

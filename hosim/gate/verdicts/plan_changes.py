@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from hosim.gate.records import Item, Listing, Measured, Record, fold
-from hosim.gate.verdicts.causes import renamed
+from hosim.gate.verdicts.pairs import paired
 from hosim.units import human_size
 
 
@@ -31,7 +31,7 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
     found: dict[tuple[str, str, str, str], dict[str, int]] = defaultdict(dict)
     for channel in sorted({*before.moved, *now.record.moved}):
         old, new = before.moved.get(channel, Listing()), now.record.moved.get(channel, Listing())
-        for was, item in _pairs(old, new, now):
+        for was, item in paired(old, new, now.tensors):
             if _value(was) != _value(item):
                 one = item or was
                 assert one is not None
@@ -39,8 +39,7 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
     tier = now.record.machine.get("device_tier", "")
     peak, was_peak = now.record.peaks.get(tier), before.peaks.get(tier)
     if peak is not None and was_peak is not None:
-        away = frozenset(item.name for item in was_peak.away.items)
-        for was, item in _pairs(was_peak.residents, peak.residents, now, away):
+        for was, item in paired(was_peak.residents, peak.residents, now.tensors):
             if was is not None and item is not None and (was.since, was.until) != (item.since, item.until):
                 found["at the peak", item.label, _span(was), _span(item)][item.name] = item.value
     rows = []
@@ -50,31 +49,6 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
             share = sum(by_name.values()) * count // len(by_name)
             rows.append(PlanChange(f"{text} ({label.replace('_', ' ')}{several}), {where}", old_text, new_text, share))
     return sorted(rows, key=lambda row: (-row.by, row.what, row.before, row.now))
-
-
-def _pairs(old: Listing, new: Listing, measured: Measured, away: frozenset[str] = frozenset()) -> list[tuple[Item | None, Item | None]]:
-    """Items of both sides by name, without those that were renamed and those that may have been too small to be listed."""
-    was = {(item.label, item.name): item for item in old.items}
-    there = {(item.label, item.name): item for item in new.items}
-    other_name = renamed(old, new, measured, away)
-    pairs: list[tuple[Item | None, Item | None]] = []
-    taken = dict(other_name)
-    for key, item in there.items():
-        if key in was:
-            pairs.append((was[key], item))
-        elif taken.get((item.label, item.value)):
-            taken[item.label, item.value] -= 1
-        elif item.value > old.least:
-            pairs.append((None, item))
-    taken = dict(other_name)
-    for key, item in was.items():
-        if key in there:
-            continue
-        if taken.get((item.label, item.value)) and item.name not in measured.tensors:
-            taken[item.label, item.value] -= 1
-        elif new.complete:
-            pairs.append((item, None))
-    return pairs
 
 
 def _value(item: Item | None) -> int:

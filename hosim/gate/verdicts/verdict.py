@@ -30,7 +30,8 @@ _NOUNS = (ERROR, REGRESSION, IMPROVEMENT, DRIFT)
 class CaseVerdict:
     """One case. ``explanation`` is what changed, in lines; ``note`` is for people.
 
-    ``before`` is the baseline and ``measured`` the measurement, each if there is one.
+    ``before`` is the baseline and ``measured`` the measurement, each if there is one. ``place`` is the file and line where a review
+    shows it (:mod:`hosim.gate.places`).
     """
 
     case: str
@@ -41,6 +42,7 @@ class CaseVerdict:
     baseline: str = ""
     before: Record | None = None
     measured: Measured | None = None
+    place: tuple[str, int] = ("", 1)
 
     @property
     def now(self) -> Record | None:

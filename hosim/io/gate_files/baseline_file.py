@@ -37,6 +37,18 @@ class PeakModel(TypedDict):
 
 
 @with_config(STRICT)
+class GraphModel(TypedDict):
+    """A graph; each of ``shapes`` is ``COUNT OP``."""
+
+    tensors: NotRequired[ListingModel]
+    workspaces: NotRequired[ListingModel]
+    times: NotRequired[ListingModel]
+    flops: NotRequired[ListingModel]
+    shapes: NotRequired[list[str]]
+    other_shapes: NotRequired[Count]
+
+
+@with_config(STRICT)
 class FingerprintsModel(TypedDict):
     """Fingerprints of what is computed and of what is moved, without names."""
 
@@ -65,6 +77,7 @@ class BaselineModel(TypedDict):
     moved: NotRequired[dict[Name, ListingModel]]
     stalls: NotRequired[ListingModel]
     durations: NotRequired[ListingModel]
+    graph: NotRequired[GraphModel]
 
 
 @with_config(STRICT)

@@ -127,6 +127,10 @@ def read_toml(source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        line = next((n for n, line in enumerate(text.splitlines(), 1) if line.startswith("<<<<<<< ")), 0)
+        if line:
+            said = "a merge conflict: settle it by hand; of a baseline, 'hosim baseline update' writes the file again"
+            raise InputError(f"line {line}: {said}", source=source) from None
         raise InputError(f"broken TOML: {error}", source=source) from None
     except RecursionError:
         raise refusal("nesting_depth", source=source) from None

@@ -19,7 +19,7 @@ from hosim.report.drawn import memory_curve
 from hosim.report.listed.op_time_table import under_load
 from hosim.report.of_replays import NOTHING, composition, percent
 from hosim.report.printing import WholeFigures, open_table, paragraph
-from hosim.units import human_clock, human_compute, human_rate, human_size, human_time
+from hosim.units import human_clock, human_compute, human_flops, human_rate, human_size, human_time
 
 
 class Listed(Protocol):
@@ -217,7 +217,7 @@ def model_figures(model: ListedModel) -> dict[str, Any]:
 
 
 def _work(flops: int) -> str:
-    return human_compute(flops).removesuffix("/s") if flops else NOTHING
+    return human_flops(flops) if flops else NOTHING
 
 
 def workload(graph: Graph, width: int = 100) -> RenderableType:

@@ -1,0 +1,99 @@
+"""Which item of a baseline is which item now: by name where names stayed, else by role, else by what was renamed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from hosim.gate.records import Item, Listing, role_of
+from hosim.result import WORKSPACE
+
+_Roles = dict[tuple[str, str], list[Item]]
+
+Pair = tuple[Item | None, Item | None]
+"""An item of before and one of now; None: there is none."""
+
+
+def paired(old: Listing, new: Listing, now: Collection[str], before: Collection[str] = ()) -> list[Pair]:
+    """Every item of both sides, once: those of now in their order, then those of before that none of now is.
+
+    Within a role (name without numbers) that has the same names on both sides, items are paired by name. Otherwise an op or a layer may
+    have been put in, which moves the numbers: equal values are paired first, by name where they can be, then the others by name and by
+    value. Then one name may have another label now. Last, a role that is lost is one of its label that is new: one of equal values, else
+    one whose name has dots and differs in one part between them. Names that the graph has ``now`` are not lost, and those that it had
+    ``before`` are not new. What a baseline may have left out as too small is paired with nothing.
+    """
+    was, there = _by_role(old.items), _by_role(new.items)
+    found: dict[Item, Item | None] = {}
+    for key in there:
+        _pair(was.get(key, []), there[key], found)
+    taken = {item for item in found.values() if item is not None}
+    lost = [item for item in old.items if item not in taken]
+    _pair_names(lost, [item for item in new.items if item not in found], found)
+    taken = {item for item in found.values() if item is not None}
+    lost = [item for item in lost if item not in taken and item.name not in now]
+    unknown = [item for item in new.items if item not in found and item.name not in before]
+    _pair_renamed(_by_role(lost), _by_role(unknown), found)
+    taken = {item for item in found.values() if item is not None}
+    pairs: list[Pair] = [(found.get(item), item) for item in new.items if item in found or item.value > old.least]
+    return pairs + [(item, None) for item in old.items if item not in taken and new.complete]
+
+
+def _by_role(items: Iterable[Item]) -> _Roles:
+    roles: _Roles = defaultdict(list)
+    for item in items:
+        roles[item.label, role_of(item.name)].append(item)
+    return roles
+
+
+def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | None]) -> None:
+    """The items of a role."""
+    steps: list[Callable[[Item], object]] = [lambda item: item.name]
+    if {item.name for item in old} != {item.name for item in new}:
+        steps = [lambda item: (item.value, item.name), lambda item: item.value, *steps, lambda item: None]
+    left, free = sorted(old, key=_largest), sorted(new, key=_largest)
+    for key in steps:
+        by: dict[object, list[Item]] = defaultdict(list)
+        for item in left:
+            by[key(item)].append(item)
+        for item in free:
+            if by[key(item)]:
+                found[item] = by[key(item)].pop(0)
+        free = [item for item in free if item not in found]
+        taken = set(map(id, filter(None, found.values())))
+        left = [item for item in left if id(item) not in taken]
+
+
+def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]) -> None:
+    """The tensors that have another kind."""
+    by_name = {item.name: item for item in lost if item.label != WORKSPACE}
+    for item in unknown:
+        if item.label != WORKSPACE and item.name in by_name:
+            found[item] = by_name[item.name]
+
+
+def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None]) -> None:
+    """Roles of one side with those of the other that have their label: equal values first, then names that differ in one part."""
+    pairs = [(one, other) for one in lost for other in unknown if one[0] == other[0]]
+    ranked = sorted([(_sizes(lost[one]) != _sizes(unknown[other]), _differing(one[1], other[1]), one, other) for one, other in pairs])
+    for differ, parts, one, other in ranked:
+        if one in lost and other in unknown and (not differ or (parts == 1 and "." in one[1])):
+            _pair(lost.pop(one), unknown.pop(other), found)
+
+
+def _sizes(items: Sequence[Item]) -> list[int]:
+    return sorted([item.value for item in items])
+
+
+def _differing(one: str, other: str) -> int:
+    """In how many of their parts between dots two names differ; many, where they have not as many parts.
+
+    >>> _differing("blocks.{}.up.weight", "blocks.{}.expand.weight")
+    1
+    """
+    first, second = one.split("."), other.split(".")
+    return sum([a != b for a, b in zip(first, second, strict=True)]) if len(first) == len(second) else len(first) + len(second)
+
+
+def _largest(item: Item) -> tuple[int, str]:
+    return -item.value, item.name
