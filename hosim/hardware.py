@@ -122,7 +122,8 @@ class ProcessorFigures:
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the peaks are stated for. ``cache_bytes`` is
     the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction. ``sustained_hz`` is the clock that
-    long computation leaves, where power or heat do not allow the other one; 0: the other one.
+    long computation leaves, where power or heat do not allow the other one; 0: the other one. ``best_flops`` is FLOP per second by dtype
+    of the fastest matrix product that anybody measured: no modelled one is faster.
     """
 
     multiprocessors: int
@@ -130,6 +131,7 @@ class ProcessorFigures:
     cache_bytes: int = 0
     link_bytes_per_s: int = 0
     sustained_hz: int = 0
+    best_flops: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _keep(self, "processor")
@@ -544,6 +546,9 @@ def _check_compute(compute: Compute, where: str) -> None:
                 raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
         if compute.processor.sustained_hz > compute.processor.clock_hz:
             raise HardwareError("expected at most the clock that the peaks are stated for", where=f"{where}.processor.sustained")
+        for dtype, best in compute.processor.best_flops.items():
+            if best < 1:
+                raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best.{dtype}")
     elif compute.kernels or compute.tables:
         raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where=f"{where}.processor")
     if compute.launch_ns < 0:
