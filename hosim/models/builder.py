@@ -18,10 +18,11 @@ from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.config_json import dtype_of, sizes_of
 from hosim.models.config_keys import QUANTISED, Keys
 from hosim.models.families import FAMILIES, Family
+from hosim.models.functions import LOSSES
 from hosim.models.gpt2 import Gpt2
 from hosim.models.mixers import MIXERS
 from hosim.models.names import NAMES
-from hosim.models.optimizer import UPDATES
+from hosim.models.optimizer import UPDATES, has_master
 from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
@@ -43,7 +44,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "attention": MODES,
     "attention_kernel": tuple(FLASH),
     "logits": ("last", "all"),
+    "loss": LOSSES,
     "optimizer": ("adamw", "none"),
+    "states_dtype": ("bf16", "int8"),
     "norm": ("rms", "layer", "layer_without_bias", "layer_without_weight", "rms_without_weight"),
     "qk_norm_over": ("head", "each", "all", "plain"),
     "positions": ("rotary", "learned", "alibi", "none"),
@@ -263,8 +266,8 @@ def _assumed_of(run: Run) -> list[str]:
         return []
     lines = []
     if run.optimizer == "adamw":
-        master = "" if run.dtype == "fp32" else f" and an fp32 copy of each {run.dtype} parameter" if run.zero != 3 else ", of fp32 shards"
-        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in fp32{master}")
+        master = f" and an fp32 copy of each {run.dtype} parameter" if has_master(run) else ", of fp32 shards" if run.zero == 3 else ""
+        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in {run.states_dtype or 'fp32'}{master}")
     if run.zero >= 2 and run.micro_batches_of_step > 1 and run.sync_each_batch:
         whole = "sync_each_batch=false, the default of accelerate, keeps whole gradients until the last one"
         lines.append(f"gradients are reduced in each micro-batch; {whole}")
