@@ -18,6 +18,7 @@ from hosim.graph import KINDS
 from hosim.in_cells import InCells
 from hosim.limits import limit, refusal
 from hosim.plain_text import counted, named, printable, shown
+from hosim.runtime import Runtime
 from hosim.units import LARGEST, human_size
 from hosim.whole_numbers import keep_whole, not_whole, whole
 
@@ -214,6 +215,8 @@ class Hardware(InCells):
         Raised with every change of the profile's figures.
     price_per_hour
         What one device costs an hour, in any currency; 0: not known. No time depends on it.
+    software
+        The runtime of the workload that it runs, if the workload names one (:mod:`hosim.runtime`); no profile has it.
 
     Raises
     ------
@@ -244,6 +247,7 @@ class Hardware(InCells):
     source: str = field(default="", compare=False)
     version: int = 1
     price_per_hour: float = field(default=0.0, compare=False)
+    software: Runtime | None = None
 
     def __post_init__(self) -> None:
         _keep(self, "")

@@ -30,6 +30,7 @@ from hosim.cli import (
     cmd_policies,
     cmd_replay,
     cmd_robustness,
+    cmd_runtime,
     cmd_schema,
     cmd_serve,
     cmd_serve_fit,
@@ -108,6 +109,7 @@ _GROUPS = (
     ("baseline", cmd_baseline.app, _GUARD),
     ("workload", cmd_workload.app, _LOOK_UP),
     ("hardware", cmd_hardware.app, _LOOK_UP),
+    ("runtime", cmd_runtime.app, _LOOK_UP),
 )
 for _name, _command, _section in _COMMANDS:
     app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_name))(with_amount(_command))

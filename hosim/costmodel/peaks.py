@@ -47,7 +47,7 @@ def peak_for(hardware: Hardware, dtype: str) -> int | None:
 
 
 def best_for(hardware: Hardware, dtype: str) -> int | None:
-    """FLOP per second of the fastest product that was measured in this dtype, or in its 16-bit twin; ``None`` where the profile has none."""
+    """FLOP per second of the fastest product that was measured in this dtype or in its 16-bit twin; ``None`` where the profile has none."""
     processor = hardware.compute.processor
     best = processor.best_flops if processor is not None else {}
     twins = ("fp16", "bf16") if dtype in (*SIXTEEN_BITS, "fp16", "bf16") else (dtype,)

@@ -34,6 +34,7 @@ from hosim.models.step import step
 from hosim.models.stored_weights import stored_weights
 from hosim.models.weight_bytes import INDEX, WEIGHTS_OF_MODELS, other_bytes
 from hosim.notes import ASSUMED, LEFT_OUT
+from hosim.runtime import RUNTIME, Runtime, as_data, from_data
 from hosim.units import parse_rate
 
 Data = TypeVar("Data")
@@ -66,6 +67,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "update": UPDATES,
 }
 _PACKING = frozenset(("weights", "group", "packed", "activations"))
+_OF_TRAINING = frozenset(("attention_kernel", "loss", "states_dtype", "optimizer", "main_gradients", "checkpoint", "zero"))
+"""Parameters of a training step that a runtime may set and an inference does not take."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
@@ -99,6 +102,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """
     given = dict(parameters)
     model = given.pop("model", None)
+    runtime = from_data(given.pop(RUNTIME)) if RUNTIME in given else None
     preset, read, left_out = _preset(model)
     overrides = given.pop("config", {})
     if not isinstance(overrides, Mapping):
@@ -109,7 +113,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
     family = FAMILIES[type(preset)]
-    given = {**_as_published(model, given, family), **given}
+    given = {**_as_published(model, given, family), **_set_by(runtime, given, family), **given}
     drawn = "routing" not in given
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
@@ -117,7 +121,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
     longest = positions_of(config)
     short = {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")} if longest else {}
-    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing"))
+    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing", RUNTIME))
     for key in given:
         if key not in family.takes:
             raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
@@ -134,6 +138,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
     if run.devices > 1:
         meta[DEVICES] = run.devices
+    if runtime is not None:
+        meta[RUNTIME] = as_data(runtime)
     if left_out:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
@@ -189,6 +195,14 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
     if (found.get("weights") in SEPARATE and mixed) or (found and _are_packed(model, found, kept_modules(model))):
         return said
     return {**said, **found}
+
+
+def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """What a runtime sets of the parameters of a run: of a training step all, of an inference those that it has, and what it takes."""
+    if runtime is None:
+        return {}
+    training = given.get("phase", family.defaults.get("phase", Run().phase)) == "train"
+    return {key: value for key, value in runtime.options.items() if key in family.takes and (training or key not in _OF_TRAINING)}
 
 
 def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:

@@ -173,7 +173,8 @@ class Run:
     each way, of which logits and a sum for each row are kept; ``chunked``: head, loss and their gradients together, for a chunk of the rows
     at a time (:func:`hosim.models.functions.chunked_loss`).
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
-    narrower dtype) or ``none``. ``states_dtype``: moments in ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
+    narrower dtype) or ``none``. ``states_dtype``: moments in ``bf16`` or ``int8`` (8-bit Adam),
+    and no fp32 parameters. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
     the pipeline stage ``stage``. Those that share experts have tokens of their own; they are among the ``data`` devices, if there are some.

@@ -36,7 +36,8 @@ def has_master(run: Run) -> bool:
 def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[str] | None = None, is_shard: bool = False) -> list[Value]:
     """For each parameter, or shard of one, that has a gradient: its two moments and, with ``master``, the fp32 parameter that it rounds.
 
-    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
+    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in ``run.states_home``.
+    The kernel reads the gradient, and reads and writes the states. On another
     processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all streams. With ``is_shard`` what it writes
     there are tensors of their own, the device's parts of the parameters, which are returned; other devices have the other parts.
     """

@@ -85,11 +85,12 @@ def gemm_us(constants: GemmConstants, processor: Processor, shapes: Shapes) -> A
             waves = np.ceil(tiles * parts / processor.multiprocessors)
             reads = tiles * parts * (rows * shapes["input_bytes"] + columns * shapes["weight_bytes"]) * depth
             busy = np.maximum(waves * tile, reads / cache_rate)
-            time = np.sqrt(np.sqrt(busy**4 + memory**4))
+            tiled = np.sqrt(np.sqrt(busy**4 + memory**4))
             if parts > 1:
-                time = time + 8 * m * n * parts / cache_rate + constants.sum_cycles * processor.cycle_us
-            best = np.minimum(best, time)
+                tiled = tiled + 8 * m * n * parts / cache_rate + constants.sum_cycles * processor.cycle_us
+            best = np.minimum(best, tiled)
     unpacked = 2 * m * n * k / (_UNPACKED * processor.multiprocessors / processor.cycle_us)
     without_matrix_units = np.where(shapes["weight_bytes"] < shapes["input_bytes"], np.sqrt(np.sqrt(unpacked**4 + memory**4)), np.inf)
     best = np.minimum(best, without_matrix_units)
-    return constants.fixed_cycles * processor.cycle_us + best
+    time: Array = constants.fixed_cycles * processor.cycle_us + best
+    return time
