@@ -72,7 +72,7 @@ class Runtime:
     iteration
         What an inference engine measures for the largest iteration before it makes its cache, over what hosim computes for it.
     sampling
-        Bytes that it takes for each sequence and entry of the vocabulary to choose the next tokens.
+        How many times the fp32 logits of all its sequences it holds to choose the next tokens.
     context, collectives, graphs
         Bytes of the device beside the allocator's: modules and context, buffers of collectives where several devices run, captured graphs.
     pageable

@@ -61,8 +61,8 @@ class SeenPeaks:
     def line(self) -> str:
         """All of it in one line."""
         return (
-            f"{self.verdict}: the device uses {self.device} of {human_size(self.usable_bytes)}, of which the allocator holds {self.reserved} "
-            f"and hands out {self.allocated}"
+            f"{self.verdict}: the device uses {self.device} of {human_size(self.usable_bytes)}, of which the allocator holds "
+            f"{self.reserved} and hands out {self.allocated}"
         )
 
 

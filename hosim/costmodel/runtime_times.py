@@ -21,7 +21,11 @@ def under_runtime(graph: Graph, hardware: Hardware) -> Hardware:
     """The machine under the runtime that a graph names, or as it is. Raises :class:`HardwareError` for one that is none."""
     if RUNTIME not in graph.meta:
         return hardware
-    runtime = from_data(graph.meta[RUNTIME])
+    return machine_under(hardware, from_data(graph.meta[RUNTIME]))
+
+
+def machine_under(hardware: Hardware, runtime: Runtime) -> Hardware:
+    """The machine under a runtime."""
     changed = replace(hardware, software=runtime, tiers=tuple([_with_optimizer(tier, runtime) for tier in hardware.tiers]))
     return _pageable(changed, round(runtime.pageable.value)) if runtime.pageable.value else changed
 

@@ -50,7 +50,8 @@ def _keys() -> list[Key]:
         "allocated": _RATIOS,
         "reserved": _RATIOS,
         "iteration": _RATIOS,
-        **dict.fromkeys(("sampling", "context", "collectives", "graphs"), _SIZES),
+        "sampling": _RATIOS,
+        **dict.fromkeys(("context", "collectives", "graphs"), _SIZES),
     }
     return [Key(name, kind, brief=True) for name, kind in kinds.items()]
 
