@@ -23,13 +23,14 @@ def runtimes(found: Sequence[Runtime]) -> Table:
 
 def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
     """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is it as in its file."""
-    table = open_table("", "figure", "value", "spread", "rests on", "source", left=1, spare=("source",))
+    table = open_table("", "figure", "value", "spread", "rests on", left=1)
     for name, figure in found.known.items():
         rests = "one measurement" if figure.one_row else NOTHING
-        table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests, figure.source or NOTHING)
+        table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests)
     lines = [f"{found.name}: {found.software}", f"sets       {_set_by(found) or NOTHING}"]
-    said = [f"Source: {found.source.strip()}"] if found.source else []
-    return Group(paragraph(*lines), table, *[paragraph(*said)] * bool(said))
+    sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
+    sources += [f"Source: {found.source.strip()}"] if found.source else []
+    return Group(paragraph(*lines), table, *[paragraph(*sources)] * bool(sources))
 
 
 def _set_by(one: Runtime) -> str:
