@@ -20,13 +20,13 @@ DEVIATIONS = 1.6449
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RuntimeFigure:
     """A figure of a runtime, and how sure it is.
 
     ``spread`` is the standard deviation of the logarithm of what others saw over ``value``: 0.1 is about 10 %. ``one_row``: it rests on a
     single measurement, so that its spread is an assumption.
 
-    >>> [round(end, 2) for end in Known(2.0, 0.1).ends]
+    >>> [round(end, 2) for end in RuntimeFigure(2.0, 0.1).ends]
     [1.7, 2.36]
     """
 
@@ -46,7 +46,7 @@ class Known:
         return self.value / exp(DEVIATIONS * self.spread), self.value * exp(DEVIATIONS * self.spread)
 
 
-ONE, NONE = Known(1.0), Known(0.0)
+ONE, NONE = RuntimeFigure(1.0), RuntimeFigure(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Runtime:
 
     Examples
     --------
-    >>> Runtime("mine", speed=Known(0.8, 0.1)).speed.value
+    >>> Runtime("mine", speed=RuntimeFigure(0.8, 0.1)).speed.value
     0.8
     """
 
@@ -99,18 +99,18 @@ class Runtime:
     software: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
-    speed: Known = ONE
-    host: Known = NONE
-    cpu_optimizer: Known = NONE
-    pageable: Known = NONE
-    buffers: Known = NONE
-    allocated: Known = ONE
-    reserved: Known = ONE
-    iteration: Known = ONE
-    sampling: Known = NONE
-    context: Known = NONE
-    collectives: Known = NONE
-    graphs: Known = NONE
+    speed: RuntimeFigure = ONE
+    host: RuntimeFigure = NONE
+    cpu_optimizer: RuntimeFigure = NONE
+    pageable: RuntimeFigure = NONE
+    buffers: RuntimeFigure = NONE
+    allocated: RuntimeFigure = ONE
+    reserved: RuntimeFigure = ONE
+    iteration: RuntimeFigure = ONE
+    sampling: RuntimeFigure = NONE
+    context: RuntimeFigure = NONE
+    collectives: RuntimeFigure = NONE
+    graphs: RuntimeFigure = NONE
 
     def __post_init__(self) -> None:
         keep_kinds(self, HardwareError, f"runtime {named(self.name)}")
@@ -121,18 +121,19 @@ class Runtime:
             raise HardwareError("expected at most 1: a share of the bandwidth", where="cpu_optimizer.value")
 
     @property
-    def known(self) -> Mapping[str, Known]:
+    def known(self) -> Mapping[str, RuntimeFigure]:
         """The figures that it has, by name."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.type == "Known"}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.type == "RuntimeFigure"}
         return {name: value for name, value in found.items() if value not in (ONE, NONE)}
 
     @property
     def line(self) -> str:
         """What a reader of the figures has to know of it, in one line."""
+        said = [f"kernels at {self.speed.value:.2f} of the speed that they have alone"] if self.speed.value != 1 else []
+        said += [f"{self.host.value / 1000:g} us of the host for each op"] if self.host.value else []
         one = [name for name, figure in self.known.items() if figure.one_row]
         rests = f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement" if one else ""
-        issue = f", {self.host.value / 1000:g} us of the host for each op" if self.host.value else ""
-        return f"{self.name}: kernels at {self.speed.value:.2f} of the speed that they have alone{issue}{rests}"
+        return f"{self.name}: {', '.join(said) or 'kernels as fast as alone'}{rests}"
 
 
 RUNTIME = "runtime"
@@ -149,10 +150,10 @@ def from_data(data: object) -> Runtime:
     names = {f.name for f in fields(Runtime)}
     if not isinstance(data, Mapping) or not set(data) <= names or "name" not in data:
         raise HardwareError("expected a runtime: its name, options and figures", where=RUNTIME)
-    figures, keys = {f.name for f in fields(Runtime) if f.type == "Known"}, {f.name for f in fields(Known)}
+    figures, keys = {f.name for f in fields(Runtime) if f.type == "RuntimeFigure"}, {f.name for f in fields(RuntimeFigure)}
     read: dict[str, Any] = {}
     for name, value in data.items():
         if name in figures and not (isinstance(value, Mapping) and {"value"} <= set(value) <= keys):
             raise HardwareError("expected a figure: its value and spread", where=f"{RUNTIME}.{name}")
-        read[name] = Known(**value) if name in figures else value
+        read[name] = RuntimeFigure(**value) if name in figures else value
     return Runtime(**read)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, hypot
 
 from hosim.hardware import Hardware
-from hosim.runtime import DEVIATIONS, Known, Runtime
+from hosim.runtime import DEVIATIONS, RuntimeFigure, Runtime
 from hosim.units import human_size
 
 DRIVER_BYTES = 460 * 2**20
@@ -75,7 +75,7 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
     runtime = hardware.software
     if runtime is None:
         return None
-    inside = _scaled(Known(float(peak_bytes)), runtime.allocated)
+    inside = _scaled(RuntimeFigure(float(peak_bytes)), runtime.allocated)
     allocated = [inside, runtime.buffers]
     reserved = [_scaled(part, runtime.reserved) for part in allocated]
     beside = [*reserved, *beside_allocator(runtime, hardware.devices)]
@@ -83,12 +83,12 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
     return SeenPeaks(seen(allocated, least=peak_bytes), seen(reserved, least=peak_bytes), seen(beside, least=peak_bytes), usable)
 
 
-def beside_allocator(runtime: Runtime, devices: int) -> tuple[Known, ...]:
+def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...]:
     """What lies on the device beside the allocator's memory."""
     return (runtime.context, runtime.graphs, *([runtime.collectives] if devices > 1 else []))
 
 
-def seen(parts: Sequence[Known], least: int = 0) -> SeenPeak:
+def seen(parts: Sequence[RuntimeFigure], least: int = 0) -> SeenPeak:
     """The sum of figures that err independently, with its interval; never below ``least``, what is known to lie there."""
     whole = sum([part.value for part in parts])
     over = hypot(*[part.value * (exp(DEVIATIONS * part.spread) - 1) for part in parts])
@@ -96,5 +96,5 @@ def seen(parts: Sequence[Known], least: int = 0) -> SeenPeak:
     return SeenPeak(max(least, round(whole)), max(least, round(whole - under)), max(least, round(whole + over)))
 
 
-def _scaled(figure: Known, ratio: Known) -> Known:
-    return Known(figure.value * ratio.value, hypot(figure.spread, ratio.spread))
+def _scaled(figure: RuntimeFigure, ratio: RuntimeFigure) -> RuntimeFigure:
+    return RuntimeFigure(figure.value * ratio.value, hypot(figure.spread, ratio.spread))

@@ -17,7 +17,7 @@ from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
 from scipy.optimize import least_squares
 
 from hosim.io.runtimes import runtime_named
-from hosim.runtime import DEVIATIONS, Known, Runtime
+from hosim.runtime import DEVIATIONS, RuntimeFigure, Runtime
 
 Answers = Mapping[str, tuple[Row, Answer]]
 
@@ -53,13 +53,13 @@ def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> R
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
     reserved, buffers, allocated = runtime.reserved, runtime.buffers, runtime.allocated
     if buffers.value:
-        buffers = replace(buffers, value=max(0.0, median([true - peak for true, peak in held]))) if held else Known(0.0)
+        buffers = replace(buffers, value=max(0.0, median([true - peak for true, peak in held]))) if held else RuntimeFigure(0.0)
     elif held and allocated.value != 1:
         allocated = replace(allocated, value=median([true / peak for true, peak in held]))
     elif held:
         reserved = replace(reserved, value=median([true / peak for true, peak in held]))
     else:
-        reserved = Known(1.1, 0.15)
+        reserved = RuntimeFigure(1.1, 0.15)
     return replace(
         runtime, speed=replace(runtime.speed, value=speed), cpu_optimizer=replace(runtime.cpu_optimizer, value=share), reserved=reserved,
         buffers=buffers, allocated=allocated,

@@ -13,7 +13,7 @@ from hosim.costmodel import machine_under
 from hosim.hardware import Hardware
 from hosim.io import load_named
 from hosim.io.runtimes import runtime_named, under_runtime
-from hosim.runtime import ONE, Known, Runtime
+from hosim.runtime import ONE, RuntimeFigure, Runtime
 from hosim.seen_peaks import seen_peaks
 
 FILE = Path(__file__).parents[2] / "shared" / "data" / "practitioners" / "figures.csv"
@@ -92,7 +92,7 @@ def rows() -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the device and after it, bytes, and the machine."""
+    """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the device and after it, and bytes."""
 
     device_s: float
     after_s: float
@@ -118,7 +118,7 @@ def answer(row: Row) -> Answer | None:
     try:
         graph = load_named(row.workload)
         if row.runtime:
-            graph = under_runtime(graph, replace(runtime_named(row.runtime), speed=ONE, cpu_optimizer=Known(0.0)))
+            graph = under_runtime(graph, replace(runtime_named(row.runtime), speed=ONE, cpu_optimizer=RuntimeFigure(0.0)))
         machine = hosim.load_hardware(hosim.find_hardware(row.hardware)) if "/" not in row.hardware else None
         assert machine is not None
         result = hosim.replay(hosim.plan(graph, machine, row.policy), machine)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from hosim.errors import InfeasibleError
-from hosim.runtime import Known, Runtime
+from hosim.runtime import RuntimeFigure, Runtime
 from hosim.seen_peaks import DRIVER_BYTES, beside_allocator, seen
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits
@@ -75,13 +75,13 @@ def cache_room(model: ModelledIterations, limits: EngineLimits, memory_share: fl
     return CacheRoom(blocks, max(0, (usable - beside.high_bytes) // block), (usable - beside.low_bytes) // block)
 
 
-def beside_weights(model: ModelledIterations, limits: EngineLimits, runtime: Runtime) -> tuple[Known, ...]:
+def beside_weights(model: ModelledIterations, limits: EngineLimits, runtime: Runtime) -> tuple[RuntimeFigure, ...]:
     """What an engine of a runtime holds beside weights and cache: its largest iteration, what chooses tokens, and what no allocator has."""
     working, logits = model.working_bytes(limits.token_budget), limits.max_sequences * model.logit_bytes
     iteration, sampling = runtime.iteration, runtime.sampling
     return (
-        Known(working * iteration.value, iteration.spread),
-        Known(logits * sampling.value, sampling.spread),
+        RuntimeFigure(working * iteration.value, iteration.spread),
+        RuntimeFigure(logits * sampling.value, sampling.spread),
         *beside_allocator(runtime, model.devices),
     )
 

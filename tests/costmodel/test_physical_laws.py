@@ -1,4 +1,4 @@
-"""What no machine does: a product faster than any that was measured, one row that waits for anything but memory, a reduction above its link."""
+"""What no machine does: a product faster than any measured, one row that waits for more than memory, a reduction above its link."""
 
 import csv
 from functools import cache
@@ -23,8 +23,10 @@ BYTES = {"bf16": 2.0, "fp8": 1.0, "int8_weights": 1.0, "int4_weights": 0.5}
 CHIPS_DIFFER = 0.05
 
 LISTED = {
-    "NVIDIA A100 SXM": "a100-80gb-sxm", "NVIDIA H100 SXM": "h100-80gb-sxm", "NVIDIA H200 SXM": "h200-141gb-sxm", "NVIDIA B200 SXM": "b200-180gb-sxm",
-    "NVIDIA GH200 SXM": "gh200-96gb", "NVIDIA GB200 SXM": "gb200-186gb", "AMD MI300X": "mi300x-192gb", "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA A100 SXM": "a100-80gb-sxm", "NVIDIA H100 SXM": "h100-80gb-sxm", "NVIDIA H200 SXM": "h200-141gb-sxm",
+    "NVIDIA B200 SXM": "b200-180gb-sxm",
+    "NVIDIA GH200 SXM": "gh200-96gb",
+    "NVIDIA GB200 SXM": "gb200-186gb", "AMD MI300X": "mi300x-192gb", "NVIDIA GeForce RTX 4090": "rtx-4090",
 }  # fmt: skip
 """The profiles of the accelerators that were measured, by their names in the list."""
 TABLES = {"a100_sxm": "a100-80gb-sxm", "h100_sxm": "h100-80gb-sxm", "l40s": "l40s"}
