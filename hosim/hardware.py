@@ -550,9 +550,8 @@ def _check_compute(compute: Compute, where: str) -> None:
                 raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
         if compute.processor.sustained_hz > compute.processor.clock_hz:
             raise HardwareError("expected at most the clock that the peaks are stated for", where=f"{where}.processor.sustained")
-        for dtype, best in compute.processor.best_flops.items():
-            if best < 1:
-                raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best.{dtype}")
+        if min(compute.processor.best_flops.values(), default=1) < 1:
+            raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best")
     elif compute.kernels or compute.tables:
         raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where=f"{where}.processor")
     if compute.launch_ns < 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, hypot
 
 from hosim.hardware import Hardware
-from hosim.runtime import DEVIATIONS, RuntimeFigure, Runtime
+from hosim.runtime import DEVIATIONS, Runtime, RuntimeFigure
 from hosim.units import human_size
 
 DRIVER_BYTES = 460 * 2**20

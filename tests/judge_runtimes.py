@@ -17,7 +17,7 @@ from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
 from scipy.optimize import least_squares
 
 from hosim.io.runtimes import runtime_named
-from hosim.runtime import DEVIATIONS, RuntimeFigure, Runtime
+from hosim.runtime import DEVIATIONS, Runtime, RuntimeFigure
 
 Answers = Mapping[str, tuple[Row, Answer]]
 

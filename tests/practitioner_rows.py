@@ -13,7 +13,7 @@ from hosim.costmodel import machine_under
 from hosim.hardware import Hardware
 from hosim.io import load_named
 from hosim.io.runtimes import runtime_named, under_runtime
-from hosim.runtime import ONE, RuntimeFigure, Runtime
+from hosim.runtime import ONE, Runtime, RuntimeFigure
 from hosim.seen_peaks import seen_peaks
 
 FILE = Path(__file__).parents[2] / "shared" / "data" / "practitioners" / "figures.csv"

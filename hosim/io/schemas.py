@@ -26,7 +26,7 @@ def schema(name: str) -> dict[str, Any]:
 
 def _formats() -> dict[str, Format[Any]]:
     from hosim.io import hardware_file, plan_file, result_file, routing_file, workload_file
-    from hosim.io.runtimes import runtime_file
+    from hosim.io.runtimes import FORMAT as RUNTIME
 
     return {
         "comparison": result_file.COMPARISON,
@@ -34,6 +34,6 @@ def _formats() -> dict[str, Format[Any]]:
         "plan": plan_file.FORMAT,
         "result": result_file.FORMAT,
         "routing": routing_file.FORMAT,
-        "runtime": runtime_file.FORMAT,
+        "runtime": RUNTIME,
         "workload": workload_file.FORMAT,
     }

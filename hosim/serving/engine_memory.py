@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from hosim.errors import InfeasibleError
-from hosim.runtime import RuntimeFigure, Runtime
+from hosim.runtime import Runtime, RuntimeFigure
 from hosim.seen_peaks import DRIVER_BYTES, beside_allocator, seen
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits

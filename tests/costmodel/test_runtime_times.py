@@ -11,7 +11,7 @@ import hosim
 from hosim.costmodel import machine_under, op_durations, under_runtime
 from hosim.errors import HardwareError
 from hosim.graph import GraphBuilder
-from hosim.runtime import RUNTIME, RuntimeFigure, Runtime, as_data, from_data
+from hosim.runtime import RUNTIME, Runtime, RuntimeFigure, as_data, from_data
 from hosim.seen_peaks import DRIVER_BYTES, FITS, seen_peaks
 from hosim.shipped import find_hardware
 

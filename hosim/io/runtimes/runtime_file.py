@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 from hosim import files as reading
 from hosim.io.key_tables import FLAG, NAME, TEXT, Key, KeyTable, Kind, errors_of, format_key, mapping
 from hosim.io.validators import Format, Name, Rate, Size, Time
-from hosim.runtime import RuntimeFigure, Runtime
+from hosim.runtime import Runtime, RuntimeFigure
 from hosim.units import exact_rate, exact_size, exact_time
 
 _SPREAD = Kind(Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)], float)
