@@ -80,9 +80,9 @@ def notebook_paths() -> list[Path]:
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a file is one of the shipped workloads or hardware profiles."""
+    """Whether a file is one of the shipped workloads, hardware profiles or runtimes."""
     folder = path.resolve().parent
-    return folder.name in ("workloads", "hardware_profiles") and folder.parent in (_PACKAGE, _PACKAGE.parent)
+    return folder.name in ("workloads", "hardware_profiles", "runtimes") and folder.parent in (_PACKAGE, _PACKAGE.parent)
 
 
 def find_workload(text: str) -> Path:
