@@ -4,6 +4,7 @@
 # make rooms  make test, with the CPU seconds of each room of the tests beside its share
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
+# make runtimes  the runtimes beside what people reported, each source left out of their fit in turn: six minutes
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site
@@ -19,7 +20,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth kernels spreads docs gate-all mutants fuzz check clean
+.PHONY: demo test rooms test-long bench truth runtimes kernels spreads docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -43,6 +44,10 @@ bench: .venv/.installed-dev
 # What needs recordings that do not lie beside the repository is left out.
 truth: .venv/.installed-dev
 	$(BIN)/pytest -m truth --truth-table --quiet --numprocesses=2
+
+# The runtimes beside what people reported, by kind: with all rows, and with each source left out of the fit.
+runtimes: .venv/.installed-dev
+	cd tests && ../$(BIN)/python judge_runtimes.py
 
 kernels: .venv/.installed-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels

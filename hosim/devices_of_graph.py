@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosim.costmodel import under_runtime
 from hosim.costmodel.transfers import meeting_ranks
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -32,11 +33,12 @@ def _most_ranks(graph: Graph) -> int:
 
 
 def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> Hardware:
-    """The machine with as many devices as the graph is for, or as many as ``devices`` says.
+    """The machine with as many devices as the graph is for, or as many as ``devices`` says, under the graph's runtime if it names one.
 
     A graph that is for one device, or does not say it, runs on those of the profile. Raises :class:`InputError` if the profile says that
     the machine has several, but fewer than the graph is for.
     """
+    hardware = under_runtime(graph, hardware)
     if devices is None:
         needed = devices_of(graph)
         if needed == 1:

@@ -15,6 +15,7 @@ from math import ceil
 from hosim.base.in_cells import InCells
 from hosim.base.whole_numbers import keep_whole, not_whole, whole
 from hosim.data.field_kinds import keep_kinds
+from hosim.data.runtime import Runtime
 from hosim.errors import HardwareError
 from hosim.graph import KINDS
 from hosim.limits import limit, refusal
@@ -122,7 +123,8 @@ class ProcessorFigures:
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the peaks are stated for. ``cache_bytes`` is
     the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction. ``sustained_hz`` is the clock that
-    long computation leaves, where power or heat do not allow the other one; 0: the other one.
+    long computation leaves, where power or heat do not allow the other one; 0: the other one. ``best_flops`` is FLOP per second by dtype
+    of the fastest matrix product that anybody measured: no modelled one is faster.
     """
 
     multiprocessors: int
@@ -130,6 +132,7 @@ class ProcessorFigures:
     cache_bytes: int = 0
     link_bytes_per_s: int = 0
     sustained_hz: int = 0
+    best_flops: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _keep(self, "processor")
@@ -212,6 +215,8 @@ class Hardware(InCells):
         Raised with every change of the profile's figures.
     price_per_hour
         What one device costs an hour, in any currency; 0: not known. No time depends on it.
+    software
+        The runtime of the workload that it runs, if the workload names one (:mod:`hosim.data.runtime`); no profile has it.
 
     Raises
     ------
@@ -242,6 +247,7 @@ class Hardware(InCells):
     source: str = field(default="", compare=False)
     version: int = 1
     price_per_hour: float = field(default=0.0, compare=False)
+    software: Runtime | None = None
 
     def __post_init__(self) -> None:
         _keep(self, "")
@@ -544,6 +550,8 @@ def _check_compute(compute: Compute, where: str) -> None:
                 raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
         if compute.processor.sustained_hz > compute.processor.clock_hz:
             raise HardwareError("expected at most the clock that the peaks are stated for", where=f"{where}.processor.sustained")
+        if min(compute.processor.best_flops.values(), default=1) < 1:
+            raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best")
     elif compute.kernels or compute.tables:
         raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where=f"{where}.processor")
     if compute.launch_ns < 0:

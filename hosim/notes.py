@@ -81,6 +81,7 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
 
 def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
     lines = (
+        ("runtime", None if machine.software is None else machine.software.line),
         ("base", base_line(graph, machine)),
         ("devices", other_devices_line(graph, machine)),
         ("guessed", guessed_collectives_line(graph, machine)),

@@ -14,6 +14,7 @@ from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
+    from hosim.data.seen_peaks import SeenPeaks
     from hosim.data.unknown_ops import UnknownOps
     from hosim.hardware import Hardware
 
@@ -276,6 +277,8 @@ class Result(InCells):
     unused_bytes
         Bytes that moved to the device or back although no op read or wrote them, since tensors move whole; ``None`` if there are none, or
         no op says what it accesses.
+    seen_peaks
+        The peak of the device's memory as torch and ``nvidia-smi`` show it, under a runtime; ``None`` without one.
     notes
         What a reader of the figures has to know, a line each: of the workload, of its times on the machine, and of the plan.
     allocator
@@ -337,6 +340,7 @@ class Result(InCells):
     unknown_ops: UnknownOps | None = None
     guessed_collectives: int | None = None
     unused_bytes: int | None = None
+    seen_peaks: SeenPeaks | None = None
     notes: tuple[str, ...] = ()
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None

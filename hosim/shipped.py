@@ -60,6 +60,17 @@ def hardware_path(name: str) -> Path:
     return _shipped("hardware profile", ALIASES.get(name.lower(), name), _files("hardware_profiles", _HARDWARE), ALIASES)
 
 
+def runtimes() -> list[str]:
+    """Names of the shipped runtimes, sorted."""
+    return sorted(_files("runtimes", _HARDWARE))
+
+
+def find_runtime(text: str) -> Path:
+    """The file of a runtime by its path, or by its name among the shipped ones. Raises :class:`InputError` if it is neither."""
+    text = name_of_file(text)
+    return Path(text) if is_path(text) else _shipped("runtime", text, _files("runtimes", _HARDWARE))
+
+
 def notebook_paths() -> list[Path]:
     """The notebooks that come with hosim, sorted. Raises :class:`InputError` if they were not installed."""
     found = sorted(_files("notebooks", (".ipynb",)).values())
@@ -69,9 +80,9 @@ def notebook_paths() -> list[Path]:
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a file is one of the shipped workloads or hardware profiles."""
+    """Whether a file is one of the shipped workloads, hardware profiles or runtimes."""
     folder = path.resolve().parent
-    return folder.name in ("workloads", "hardware_profiles") and folder.parent in (_PACKAGE, _PACKAGE.parent)
+    return folder.name in ("workloads", "hardware_profiles", "runtimes") and folder.parent in (_PACKAGE, _PACKAGE.parent)
 
 
 def find_workload(text: str) -> Path:

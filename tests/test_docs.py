@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
 from hosim.io.gate_files import load_cases
+from hosim.io.runtimes import load_runtime
 
 pytestmark = pytest.mark.slow
 
@@ -366,16 +367,17 @@ def test_the_result_on_the_formats_page_is_that_of_its_plan(examples: Path) -> N
 
 def test_the_other_examples_on_the_formats_page_load(examples: Path) -> None:
     examples_of = {"toy.json", "toy.yaml", "plan.json", "result.json", "my-training-step.yaml", "routing.json", "hosim.toml"}
-    assert set(FORMATS) == {*examples_of, "two-sockets.yaml"}
+    assert set(FORMATS) == {*examples_of, "two-sockets.yaml", "mine.yaml"}
     assert load_hardware(examples / "two-sockets.yaml").channel_between["ddr-far", "hbm"].name == "far_h2d"
     assert len(load_workload(examples / "my-training-step.yaml").ops) > 100
     jsonschema.Draft202012Validator(schema("routing")).validate(json.loads(FORMATS["routing.json"]))
+    assert load_runtime(examples / "mine.yaml").speed.one_row
     cases = load_cases(examples / "hosim.toml")
     assert list(cases["cases"]) == ["prefill"]
     assert list(cases["matrix"]) == ["wide"]
 
 
-@pytest.mark.parametrize("name", ["workload", "hardware", "plan", "result"])
+@pytest.mark.parametrize("name", ["workload", "hardware", "plan", "result", "runtime"])
 def test_the_formats_page_has_every_key(name: str) -> None:
     def keys(node: Any) -> set[str]:
         if isinstance(node, list):

@@ -56,7 +56,7 @@ def installed(wheel: Path) -> Callable[..., str]:
 @pytest.mark.parametrize("kind", ["pure", pytest.param("wheel", marks=pytest.mark.long)])
 def test_it_contains_the_package_the_shipped_data_and_the_licence(root: Path, kind: str, request: pytest.FixtureRequest) -> None:
     names = zipfile.ZipFile(request.getfixturevalue(kind)).namelist()
-    for folder in ("hardware_profiles", "notebooks", "workloads"):
+    for folder in ("hardware_profiles", "notebooks", "runtimes", "workloads"):
         for path in (root / folder).iterdir():
             assert f"hosim/{folder}/{path.name}" in names
     assert {"hosim/__init__.py", "hosim/py.typed", "hosim/cli/main.py", "hosim/report/timeline.js"} <= set(names)

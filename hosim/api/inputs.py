@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Workload: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Graph | ExportedProgram | Module"
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
+AnyRuntime = str | os.PathLike[str] | Mapping[str, Any] | None
 Budget = int | float | str | None
 Policies: TypeAlias = "AnyPolicy | Iterable[AnyPolicy] | None"
 Vary: TypeAlias = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, object]]
@@ -96,6 +97,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
     from hosim.importers import builder_parameters, name_of
+    from hosim.io.runtimes import with_runtime
     from hosim.models import build
 
     if "model_type" not in workload and "model" not in workload:
@@ -106,9 +108,18 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
         )
     parameters = builder_parameters(workload)
     try:
-        return build(name_of(parameters), parameters)
+        return build(name_of(parameters), with_runtime(parameters))
     except InputError as error:
         raise InputError(error.message, source="workload", where=error.where) from None
+
+
+def under(graph: Graph, runtime: AnyRuntime) -> Graph:
+    """The graph under a runtime, if one is asked for. Raises :class:`InputError`."""
+    if runtime is None:
+        return graph
+    from hosim.io.runtimes import under_runtime
+
+    return under_runtime(graph, os.fspath(runtime) if isinstance(runtime, os.PathLike) else runtime)
 
 
 def machine(hardware: Machine) -> Hardware:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import (
+    AnyRuntime,
     Budget,
     Machine,
     Policies,
@@ -27,6 +28,7 @@ from hosim.api.inputs import (
     question,
     real,
     several,
+    under,
     whole,
 )
 from hosim.cache_plan import Plan
@@ -53,6 +55,7 @@ def compare(
     *,
     devices: int | None = None,
     rescale: bool = False,
+    runtime: AnyRuntime = None,
 ) -> DataFrame:
     """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
 
@@ -73,6 +76,9 @@ def compare(
     rescale
         Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
         the two; the interval of the makespan says how unsure that is. Without it they are refused.
+    runtime
+        The software that runs it: the name or the path of a runtime (``hosim runtime list``), or the mapping of its file; ``None``: that
+        which the workload names, or none.
 
     Returns
     -------
@@ -128,7 +134,7 @@ def compare(
     from hosim.study import compare as compared
     from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
-    graph = load(workload)
+    graph = under(load(workload), runtime)
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study import compare_machines
 

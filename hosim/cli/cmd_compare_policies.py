@@ -22,6 +22,7 @@ from hosim.cli.options import (
     Plot,
     Rescale,
     RoutingFile,
+    RuntimeName,
     Seed,
     Steps,
     TransferSigma,
@@ -81,6 +82,7 @@ def compare_policies(
     hardware: Machines,
     policies: Policies = None,
     budget: Budget = None,
+    runtime: RuntimeName = None,
     routing: RoutingFile = None,
     steps: Steps = None,
     execution_trace: ExecutionTrace = None,
@@ -117,7 +119,16 @@ def compare_policies(
         if not names:
             raise InputError(f"expected machines separated by commas, such as h100,a100; got {hardware!r}", source="hardware")
         compare_on_machines(
-            workload, names, policies, budget, devices=devices, no_recompute=no_recompute, rescale=rescale, json=json, others=others
+            workload,
+            names,
+            policies,
+            budget,
+            devices=devices,
+            no_recompute=no_recompute,
+            rescale=rescale,
+            json=json,
+            others=others,
+            runtime=runtime,
         )
         return
     from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
@@ -131,7 +142,7 @@ def compare_policies(
         image_kind(plot)
     counting = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
-    graph = realised(graph_of(workload, execution_trace, profile if rescale else None), routing, steps)
+    graph = realised(graph_of(workload, execution_trace, profile if rescale else None, runtime), routing, steps)
     machine = on_devices(graph, profile, devices)
     choices = choices_of(policies, no_recompute, routed=routing is not None, graph=graph)
     budget_bytes = budget_of(budget, graph, machine)

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
+from hosim.cli.options import (
+    Budget,
+    Devices,
+    HardwareName,
+    Json,
+    NoRecompute,
+    Policy,
+    Rescale,
+    RuntimeName,
+    Workload,
+    console,
+    print_json,
+    question_of,
+)
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
@@ -41,6 +54,7 @@ def fit(
     slowdown: Slowdown = None,
     policy: Policy = "hyperoffload",
     budget: Budget = None,
+    runtime: RuntimeName = None,
     devices: Devices = None,
     no_recompute: NoRecompute = False,
     rescale: Rescale = False,
@@ -58,7 +72,7 @@ def fit(
 
     wanted, text = sought(largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B")
     axis = parse_axis(text, STEPS)
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
+    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale, runtime)
     with progress() as tell:
         found = fitted(question, wanted, axis, slowdown, tell, bounds=json)
     if json:

@@ -45,6 +45,7 @@ EXAMPLES = {
     "doctor": ("hosim doctor",),
     "workload": ("hosim workload list", "hosim workload models", "hosim workload show llama-3.1-8b-prefill-4k -H h100"),
     "hardware": ("hosim hardware list", "hosim hardware show h100"),
+    "runtime": ("hosim runtime list", "hosim runtime show torchtitan-compiled"),
 }
 """Lines for a shell, by command."""
 

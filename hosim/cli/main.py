@@ -30,6 +30,7 @@ from hosim.cli import (
     cmd_policies,
     cmd_replay,
     cmd_robustness,
+    cmd_runtime,
     cmd_schema,
     cmd_sweep,
     cmd_validate,
@@ -100,6 +101,7 @@ _GROUPS = (
     ("baseline", cmd_baseline.app, _GUARD),
     ("workload", cmd_workload.app, _LOOK_UP),
     ("hardware", cmd_hardware.app, _LOOK_UP),
+    ("runtime", cmd_runtime.app, _LOOK_UP),
 )
 for _name, (_command, _section, _examples) in with_added(_COMMANDS, "commands").items():
     app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_examples))(with_amount(_command))

@@ -42,6 +42,13 @@ def hardware_names(incomplete: str) -> list[str]:
     return [name for name in (*shipped.hardware(), *shipped.ALIASES) if name.startswith(incomplete)]
 
 
+def runtime_names(incomplete: str) -> list[str]:
+    """The shipped runtimes that begin so, for completion."""
+    from hosim import shipped
+
+    return [name for name in shipped.runtimes() if name.startswith(incomplete)]
+
+
 def policy_names(incomplete: str) -> list[str]:
     """The policies that begin so, for completion."""
     from hosim import policies
@@ -65,6 +72,15 @@ HardwareName = Annotated[
         metavar="HW",
         help="A hardware profile: a path, or a shipped name (see 'hosim hardware list').",
         autocompletion=hardware_names,
+    ),
+]
+RuntimeName = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        metavar="NAME",
+        help="The software that runs the workload: a path, or a shipped name (see 'hosim runtime list').  [default: none]",
+        autocompletion=runtime_names,
     ),
 ]
 Budget = Annotated[
@@ -179,16 +195,20 @@ ExecutionTrace = Annotated[
 ]
 
 
-def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardware | None = None) -> Graph:
+def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardware | None = None, runtime: str | None = None) -> Graph:
     """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace of its run.
 
-    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations.
+    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations, ``runtime`` what ``--runtime`` names.
     """
     from hosim.importers.recordings import import_kineto
     from hosim.io import load_named, rescaled
 
     with progress(f"reading {text}"):
         graph = load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
+    if runtime is not None:
+        from hosim.io.runtimes import under_runtime
+
+        graph = under_runtime(graph, runtime)
     return graph if rescaled_to is None else rescaled(graph, rescaled_to)
 
 
@@ -279,13 +299,14 @@ def question_of(
     devices: int | None = None,
     no_recompute: bool = False,
     rescale: bool = False,
+    runtime: str | None = None,
 ) -> Question:
     """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a reader of the answer needs."""
     from hosim.study.runs import Question
 
     choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware)
-    asked = Question(graph_of(workload), machine, choice, budget, devices=devices, rescale=rescale)
+    asked = Question(graph_of(workload, runtime=runtime), machine, choice, budget, devices=devices, rescale=rescale)
     budget_of(budget, asked.graph, asked.hardware)
     for each in asked.notes:
         note(str(each))

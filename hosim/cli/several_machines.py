@@ -23,6 +23,7 @@ def compare_on_machines(
     rescale: bool,
     json: bool,
     others: Mapping[str, bool],
+    runtime: str | None = None,
 ) -> None:
     """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
     from hosim.devices_of_graph import on_devices
@@ -33,7 +34,7 @@ def compare_on_machines(
         raise InputError(f"{given} works on one machine: give a single --hardware, or leave it out", source="compare-policies")
     profiles = [hardware_of(name) for name in dict.fromkeys(names)]
     choices = choices_of(policies or "hyperoffload", no_recompute)
-    graph = graph_of(workload)
+    graph = graph_of(workload, runtime=runtime)
     profiles = [on_devices(graph, profile, devices) for profile in profiles]
     with progress() as tell:
         found = compare_machines(graph, profiles, choices, budget, tell, devices, rescale=rescale)

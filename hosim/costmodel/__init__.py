@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hosim.costmodel.origins import GUESS, MODEL, ORIGINS, TABLE
     from hosim.costmodel.peaks import peak_for
     from hosim.costmodel.rescaled import rescaled_from
+    from hosim.costmodel.runtime_times import machine_under, under_runtime
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -33,11 +34,13 @@ else:
             "origins": "GUESS MODEL ORIGINS TABLE",
             "peaks": "peak_for",
             "rescaled": "rescaled_from",
+            "runtime_times": "machine_under under_runtime",
         },
     )
 
 __all__ = [
     "GUESS", "HELD_BYTES_PER_S", "MODEL", "ORIGINS", "TABLE", "MemoryUse", "base_line", "base_of", "copies_compete", "copy_uses",
     "guessed_attention_line", "guessed_collectives", "guessed_collectives_line", "kernel_times_of", "known_on_device",
-    "machine_of_copies", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from", "time_origins", "with_memories",
+    "machine_of_copies", "machine_under", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from", "time_origins",
+    "under_runtime", "with_memories",
 ]  # fmt: skip

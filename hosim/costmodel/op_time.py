@@ -16,6 +16,7 @@ from math import ceil
 
 from hosim.costmodel.origins import GUESS, MEASURED
 from hosim.costmodel.peaks import efficiency_for, peak_for, peak_listed
+from hosim.costmodel.runtime_times import durations_under
 from hosim.costmodel.transfers import bytes_per_s_over_links, sent_bytes
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
@@ -33,6 +34,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth * efficiency))``, the maximum rounded up to a whole
     nanosecond, with the peak of the op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device tier.
     A collective takes at least what its bytes take over the fabrics that it crosses (docs/contract.md, rule 19).
+    Under a runtime ops on the device take what :mod:`hosim.costmodel.runtime_times` says.
     Of an op that runs on another processor these are one device's part of the processor and of its tier (docs/contract.md, rule 20).
     Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
@@ -70,7 +72,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
                 where="compute",
             )
         durations.append(launch + busy)
-    return tuple(durations)
+    return tuple(durations) if hardware.software is None else durations_under(graph, hardware.software, durations)
 
 
 def _elsewhere_ns(op: Op, hardware: Hardware) -> int:

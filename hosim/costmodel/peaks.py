@@ -46,6 +46,14 @@ def peak_for(hardware: Hardware, dtype: str) -> int | None:
     return max(1, peak * processor.sustained_hz // processor.clock_hz)
 
 
+def best_for(hardware: Hardware, dtype: str) -> int | None:
+    """FLOP per second of the fastest product that was measured in this dtype or in its 16-bit twin; ``None`` where the profile has none."""
+    processor = hardware.compute.processor
+    best = processor.best_flops if processor is not None else {}
+    twins = ("fp16", "bf16") if dtype in (*SIXTEEN_BITS, "fp16", "bf16") else (dtype,)
+    return max([best[name] for name in twins if name in best], default=None)
+
+
 def efficiency_for(compute: Compute, kind: str, dtype: str) -> Fraction:
     """The fraction of its peak, and of the bandwidth, that an op reaches: of one that computes in 16 bits, that of such ops."""
     if dtype in SIXTEEN_BITS:

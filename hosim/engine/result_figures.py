@@ -12,6 +12,7 @@ from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, w
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel import guessed_collectives
 from hosim.costmodel.spreads import makespan_interval
+from hosim.data.seen_peaks import seen_peaks
 from hosim.data.unknown_ops import unknown_ops
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
@@ -74,6 +75,7 @@ def of_device(
     unsure = _interval(plan, hardware, makespan, main)
     moves = whole_moves(plan, hardware.device_tier)
     names = [tier.name for tier in hardware.tiers]
+    seen = seen_peaks(hardware, did.ledgers[names.index(hardware.device_tier)].peak) if feasible else None
     copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
@@ -99,7 +101,12 @@ def of_device(
         peers_ns=did.waited_ns if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
-        notes=(*_notes(plan, hardware, moves, sum([c.bytes for c, _ in did.channels])), *_changed(plan, hardware, budget_bytes)),
+        seen_peaks=seen,
+        notes=(
+            *_notes(plan, hardware, moves, sum([c.bytes for c, _ in did.channels])),
+            *_changed(plan, hardware, budget_bytes),
+            *([] if seen is None else [str(Note("memory", seen.line))]),
+        ),
         unused_bytes=sum([one.unused_bytes for one in moves]) or None,
         allocator=did.arena.figures(failed=not feasible) if did.arena is not None else None,
         jitter=jitter,

@@ -26,7 +26,7 @@ from hosim.plain_text import shown
 VERSION = 1
 """The version of every format that this hosim reads and writes."""
 
-KINDS = ("workload", "hardware", "plan", "result", "comparison", "routing")
+KINDS = ("workload", "hardware", "plan", "result", "comparison", "routing", "runtime")
 """Every kind of file; its ``format`` is ``hosim.KIND/VERSION``."""
 
 _START = 4096

@@ -41,6 +41,7 @@ _PROCESSOR = KeyTable(
     Key("cache", SIZE, "cache_bytes"),
     Key("links", RATE, "link_bytes_per_s"),
     Key("sustained", Kind(Frequency, exact_frequency), "sustained_hz", brief=True),
+    Key("best", mapping(COMPUTE_RATE, Name), "best_flops", brief=True),
     note("source"),
 )
 

@@ -12,6 +12,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.importers import builder_parameters, name_of
 from hosim.io.any_format import load_any
+from hosim.io.runtimes import with_runtime
 from hosim.shipped import find_workload, is_path, workloads
 
 
@@ -54,6 +55,6 @@ def _built(text: str) -> Graph:
 
     parameters = builder_parameters(text)
     try:
-        return build(name_of(parameters), parameters)
+        return build(name_of(parameters), with_runtime(parameters))
     except InputError as error:
         raise InputError(error.message, source=f"workload {text.partition(':')[0]}", where=error.where) from None

@@ -11,6 +11,7 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from hosim.analysis.remarks import NoOffload, strongest_rival
+from hosim.data.seen_peaks import VERDICTS, SeenPeak, SeenPeaks
 from hosim.data.unknown_ops import UnknownOps
 from hosim.files import format_of
 from hosim.graph import KINDS
@@ -213,6 +214,19 @@ _UNKNOWN = KeyTable(
     Key("kinds", several(TEXT), default=()),
 )
 
+_SEEN_PEAK = KeyTable(
+    "SeenPeakModel", "A peak in bytes and the ends of its 90 % interval.", SeenPeak, *keys(COUNT, "bytes", "low_bytes", "high_bytes")
+)
+
+_SEEN_PEAKS = KeyTable(
+    "SeenPeaksModel",
+    "The peak of the device's memory: what the allocator hands out and holds, and what the device has in use of what is usable.",
+    SeenPeaks,
+    *keys(_SEEN_PEAK.kind, "allocated", "reserved", "device"),
+    Key("usable_bytes", COUNT),
+    Key("verdict", literal(*VERDICTS), required=True, is_read=False),
+)
+
 _JITTER = KeyTable(
     "JitterModel",
     "By how much, relative to their nominal times, ops and transfers vary; see :class:`hosim.jitter.Jitter`.",
@@ -247,6 +261,7 @@ _RESULT = KeyTable(
     Key("unknown_ops", _UNKNOWN.kind, brief=True),
     Key("guessed_collectives", COUNT, brief=True),
     Key("unused_bytes", COUNT, brief=True),
+    Key("seen_peaks", _SEEN_PEAKS.kind, brief=True),
     Key("notes", several(TEXT), brief=True),
     Key("allocator", _ALLOCATOR.kind, brief=True),
     Key("devices", _DEVICES.kind, brief=True),

@@ -15,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result``, ``comparison`` or ``routing``.
+    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result``, ``comparison``, ``routing`` or ``runtime``.
 
     Raises :class:`InputError` for another name.
     """
@@ -26,6 +26,7 @@ def schema(name: str) -> dict[str, Any]:
 
 def _formats() -> dict[str, Format[Any]]:
     from hosim.io import hardware_file, plan_file, result_file, routing_file, workload_file
+    from hosim.io.runtimes import FORMAT as RUNTIME
 
     return {
         "comparison": result_file.COMPARISON,
@@ -33,5 +34,6 @@ def _formats() -> dict[str, Format[Any]]:
         "plan": plan_file.FORMAT,
         "result": result_file.FORMAT,
         "routing": routing_file.FORMAT,
+        "runtime": RUNTIME,
         "workload": workload_file.FORMAT,
     }

@@ -73,11 +73,12 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
 
 def _built(spec: Mapping[str, Any], source: str) -> Graph:
     from hosim.importers import builder_parameters
+    from hosim.io.runtimes import with_runtime
     from hosim.models import build
 
     parameters = builder_parameters(spec["builder"], os.path.dirname(source))
     try:
-        return build(spec["name"], parameters)
+        return build(spec["name"], with_runtime(parameters))
     except InputError as error:
         raise InputError(error.message, source=source, where=f"builder.{error.where}" if error.where else "builder") from None
 

@@ -26,6 +26,11 @@ writes its gradient, which goes through dropout with the mask and through the so
 """
 
 
+def scores_in_memory(mode: str, scores: int, dtype: str) -> tuple[int, int] | None:
+    """The bytes that so many scores take, and those that attention moves of them; ``None`` where no mode keeps them in memory."""
+    return ({"math": 9, "scores": 2 * ITEM_BYTES[dtype]}[mode] * scores, _MOVED[mode][0] * scores) if mode in _MOVED else None
+
+
 def attention(
     t: Tape,
     q: Value,
@@ -77,8 +82,8 @@ def attention(
     # beside its result: the softmax' statistics, the mask as numbers; or scores before and after softmax and which rows are masked
     spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None and not training else 0
     in_memory, wide = mode in _MOVED, "fp32" if mode == "math" else q.dtype
-    workspace = {"math": 9, "scores": 2 * ITEM_BYTES[q.dtype]}[mode] * scores if in_memory else spare
-    moved, moved_back = [scores * count for count in _MOVED.get(mode, (0, 0))]
+    workspace, moved = scores_in_memory(mode, scores, q.dtype) or (spare, 0)
+    moved_back = scores * _MOVED.get(mode, (0, 0))[1]
     accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + moved
     if not training:
         workspace += 0 if in_memory else statistics

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from hosim.costmodel.kernels.op_families import FLASH
 from hosim.data.expert_routing import Gate, realise, with_draw_spread
+from hosim.data.runtime import RUNTIME, Runtime, as_data, from_data
 from hosim.devices_of_graph import DEVICES
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
@@ -18,10 +19,11 @@ from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.config_json import dtype_of, sizes_of
 from hosim.models.config_keys import QUANTISED, Keys
 from hosim.models.families import FAMILIES, Family
+from hosim.models.functions import LOSSES
 from hosim.models.gpt2 import Gpt2
 from hosim.models.mixers import MIXERS
 from hosim.models.names import NAMES
-from hosim.models.optimizer import UPDATES
+from hosim.models.optimizer import UPDATES, has_master
 from hosim.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
 from hosim.models.pipeline_schedule import SCHEDULES, bubble
 from hosim.models.presets import PRESETS, left_out_of
@@ -43,7 +45,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "attention": MODES,
     "attention_kernel": tuple(FLASH),
     "logits": ("last", "all"),
+    "loss": LOSSES,
     "optimizer": ("adamw", "none"),
+    "states_dtype": ("bf16", "int8"),
     "norm": ("rms", "layer", "layer_without_bias", "layer_without_weight", "rms_without_weight"),
     "qk_norm_over": ("head", "each", "all", "plain"),
     "positions": ("rotary", "learned", "alibi", "none"),
@@ -63,6 +67,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "update": UPDATES,
 }
 _PACKING = frozenset(("weights", "group", "packed", "activations"))
+_OF_TRAINING = frozenset(("attention_kernel", "loss", "states_dtype", "optimizer", "main_gradients", "checkpoint", "zero"))
+"""Parameters of a training step that a runtime may set and an inference does not take."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout")
@@ -96,6 +102,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """
     given = dict(parameters)
     model = given.pop("model", None)
+    runtime = from_data(given.pop(RUNTIME)) if RUNTIME in given else None
     preset, read, left_out = _preset(model)
     overrides = given.pop("config", {})
     if not isinstance(overrides, Mapping):
@@ -106,7 +113,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if "link" in given:
         given["link_bytes_per_s"] = _link(given.pop("link"))
     family = FAMILIES[type(preset)]
-    given = {**_as_published(model, given, family), **given}
+    given = {**_as_published(model, given, family), **_set_by(runtime, given, family), **given}
     drawn = "routing" not in given
     trace = given.pop("routing", None)
     if trace is not None and not isinstance(trace, Mapping):
@@ -114,7 +121,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
     longest = positions_of(config)
     short = {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")} if longest else {}
-    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing"))
+    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing", RUNTIME))
     for key in given:
         if key not in family.takes:
             raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
@@ -131,6 +138,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
     if run.devices > 1:
         meta[DEVICES] = run.devices
+    if runtime is not None:
+        meta[RUNTIME] = as_data(runtime)
     if left_out:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
@@ -186,6 +195,14 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
     if (found.get("weights") in SEPARATE and mixed) or (found and _are_packed(model, found, kept_modules(model))):
         return said
     return {**said, **found}
+
+
+def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """What a runtime sets of the parameters of a run: of a training step all, of an inference those that it has, and what it takes."""
+    if runtime is None:
+        return {}
+    training = given.get("phase", family.defaults.get("phase", Run().phase)) == "train"
+    return {key: value for key, value in runtime.options.items() if key in family.takes and (training or key not in _OF_TRAINING)}
 
 
 def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:
@@ -263,8 +280,8 @@ def _assumed_of(run: Run) -> list[str]:
         return []
     lines = []
     if run.optimizer == "adamw":
-        master = "" if run.dtype == "fp32" else f" and an fp32 copy of each {run.dtype} parameter" if run.zero != 3 else ", of fp32 shards"
-        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in fp32{master}")
+        master = f" and an fp32 copy of each {run.dtype} parameter" if has_master(run) else ", of fp32 shards" if run.zero == 3 else ""
+        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in {run.states_dtype or 'fp32'}{master}")
     if run.zero >= 2 and run.micro_batches_of_step > 1 and run.sync_each_batch:
         whole = "sync_each_batch=false, the default of accelerate, keeps whole gradients until the last one"
         lines.append(f"gradients are reduced in each micro-batch; {whole}")

@@ -169,8 +169,12 @@ class Run:
     all), as a cache is: it is packed once the layer has read it, and unpacked before the layer runs again.
     ``recompute_attention``: attention alone is computed again, from queries, keys and values (Megatron-LM's selective recomputation).
     ``logits`` of a prefill: of the ``last`` position or of ``all``.
+    ``loss`` of a training step: ``whole`` as eager torch computes it, whose fp32 copies of all logits are kept; ``compiled``: one kernel
+    each way, of which logits and a sum for each row are kept; ``chunked``: head, loss and their gradients together, for a chunk of the rows
+    at a time (:func:`hosim.models.functions.chunked_loss`).
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments, and fp32 parameters beside those in a
-    narrower dtype) or ``none``. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
+    narrower dtype) or ``none``. ``states_dtype``: moments in ``bf16`` or ``int8`` (8-bit Adam),
+    and no fp32 parameters. ``main_gradients``: those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the layers; the graph is that of one device, of
     the pipeline stage ``stage``. Those that share experts have tokens of their own; they are among the ``data`` devices, if there are some.
@@ -237,7 +241,9 @@ class Run:
     kept_dtype: str | None = None
     logits: str = "last"
     cache: bool = True
+    loss: str = "whole"
     optimizer: str = "adamw"
+    states_dtype: str | None = None
     main_gradients: bool = False
     tensor: int = 1
     expert: int = 1

@@ -21,7 +21,7 @@ from typing import Any
 from hosim.graph import Graph, Op
 from hosim.models.collectives import ns_to_send
 from hosim.models.config import Run
-from hosim.models.optimizer import adamw
+from hosim.models.optimizer import adamw, has_master
 from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
@@ -151,7 +151,7 @@ class _Sharing:
             after, shares = list(self.t.last_ops.values()), self.run.zero in (1, 2)
             apart = shares and self.run.optimizer_on is not None
             for unit, learned in self.learned.items():
-                master = self.run.zero != 3 and (apart or self.run.dtype != "fp32")
+                master = has_master(self.run) or (apart and self.run.states_dtype is None)
                 shards = adamw(self.t, self.run, learned, master=master, after=after, is_shard=apart)
                 if shares and self.devices[unit] > 1:
                     self._share(unit, shards)

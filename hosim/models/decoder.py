@@ -12,7 +12,18 @@ from hosim.models.compressed_attention import compressed_attention
 from hosim.models.config import Decoder, Run, layer_sizes, layers_of, vocabulary
 from hosim.models.dense import table
 from hosim.models.engine_layer import added_norm, engine_layer
-from hosim.models.functions import activation, add, cross_entropy, dropout, dropout_added, embedding, linear, scale
+from hosim.models.functions import (
+    activation,
+    add,
+    chunked_loss,
+    compiled_cross_entropy,
+    cross_entropy,
+    dropout,
+    dropout_added,
+    embedding,
+    linear,
+    scale,
+)
 from hosim.models.grouped_attention import grouped_attention
 from hosim.models.hyper_connections import collapsed, streams_of, through
 from hosim.models.kv_cache import make_cache
@@ -95,12 +106,15 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     name = f"{names.model}.{names.table}.weight" if config.tie_word_embeddings else "lm_head.weight"
     weight = t.parameter(name, (rows, config.hidden_size), run.dtype)
     bias = t.parameter("lm_head.bias", (rows,), run.dtype) if config.head_bias else None
+    if run.training and run.loss == "chunked":
+        labels = t.held("labels", (x.rows,), "int64", "input")
+        return chunked_loss(t, x.view(x.rows, config.hidden_size), weight, labels)
     if run.training:
         logits = linear(t, x, weight, bias, label="lm_head")
         if config.final_softcap:
             logits = scale(t, activation(t, scale(t, logits, "softcap.div"), "softcap.tanh", keeps="output"), "softcap.mul")
         labels = t.held("labels", (logits.rows,), "int64", "input")
-        return cross_entropy(t, logits.view(logits.rows, rows), labels)
+        return (cross_entropy if run.loss == "whole" else compiled_cross_entropy)(t, logits.view(logits.rows, rows), labels)
     logits = t.op(
         "lm_head",
         "matmul",

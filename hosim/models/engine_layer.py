@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.costmodel.kernels import NO_WINDOW, causal_kernel
+from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, causal_kernel
 from hosim.costmodel.kernels.op_families import share_touched
 from hosim.data.graph_parts import PAST
+from hosim.models.attention import scores_in_memory
 from hosim.models.collectives import all_reduced, exchanged
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
@@ -140,6 +141,9 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     keys = min(run.context, window) if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
+    workspace = moved = 0
+    if tokens > 1 and (mode := scores_in_memory(run.attention, batch * heads * tokens * min(keys, window), both.dtype)) is not None:
+        (workspace, moved), (kernel, sizes) = mode, UNKNOWN
     kept = [] if cache is None else [cache.first, cache.second]
     read = kept if config.shares_keys else [value.part(PAST) for value in kept if value.parts]
     new: Written = {} if cache is None or config.shares_keys else written(cache.decoding, *kept)
@@ -154,7 +158,8 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
             [((batch, tokens, heads * wide), both.dtype)],
             **new,
             flops=2 * batch * heads * tokens * min(keys, window) * (width + wide),
-            accessed=passed + sum([tensor.size for tensor in kept]),
+            accessed=passed + sum([tensor.size for tensor in kept]) + moved,
+            workspace=workspace,
             kernel=kernel,
             sizes=sizes,
             computes="" if cache is None else cache.first.computes,

@@ -17,6 +17,9 @@ from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 SCALAR: tuple[int, ...] = ()
 
+LOSSES = ("whole", "compiled", "chunked")
+"""How the loss of a decoder is computed from what its last layer gives."""
+
 
 def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: str = "linear") -> Value:
     """``x @ weight.T + bias``; ``weight`` is [out, in].
@@ -259,6 +262,52 @@ def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
     t.note(chances, lambda g: t.give(wide, t.op("log_softmax.grad", "softmax", [g, chances], wide.shape)))
     loss = t.op("nll_loss", "reduction", [chances, labels], SCALAR, accessed=labels.size + 4 * labels.rows)
     t.note(loss, lambda g: t.give(chances, t.op("nll_loss.grad", "elementwise", [g, labels], chances.shape)))
+    return loss
+
+
+def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
+    """The same as one kernel each way, as a compiler fuses it: of each row the logarithm of a sum is kept, and the logits as they are."""
+    sums = t.op("log_sum_exp", "reduction", [logits], (logits.rows, 1), "fp32")
+    loss = t.op("nll_loss", "reduction", [logits, sums, labels], SCALAR, "fp32", accessed=labels.size + sums.size + 4 * labels.rows)
+    t.note(loss, lambda g: t.give(logits, t.op("nll_loss.grad", "elementwise", [g, logits, sums, labels], logits.shape, logits.dtype)))
+    return loss
+
+
+def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
+    """Head and mean loss for a chunk of the rows at a time, with their gradients, so that no chunk's logits are kept.
+
+    As many chunks as the vocabulary is wider than the hidden state, rounded up to a power of two: then the logits of one take about what
+    all of ``x`` does (Liger Kernel, P.-L. Hsu et al., arXiv 2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
+    """
+    classes, width = weight.shape
+    count = min(1 << max(0, -(-classes // width) - 1).bit_length(), x.rows)
+    inside, head = replace(x, node=0), replace(weight, node=0)
+    whole = t.op("loss.grad_input", "fill", [], x.shape, x.dtype)
+    learns = t.op("loss.grad_weight", "fill", [], weight.shape, weight.dtype, gradient_of=weight)
+    flops, losses = 0, []
+    for i in range(count):
+        rows = x.rows * (i + 1) // count - x.rows * i // count
+        flops = 2 * rows * classes * width
+        how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": x.dtype}
+        part, part_of_weight = rows * width * ITEM_BYTES[x.dtype], weight.size
+        logits = t.op(
+            f"lm_head.{i}", "matmul", [inside, head], (rows, classes), x.dtype, sizes=(rows, classes, width),
+            accessed=part + part_of_weight + rows * classes * ITEM_BYTES[x.dtype], **how,
+        )  # fmt: skip
+        losses.append(t.ops(f"loss.{i}", "softmax", [labels], [((rows,), "fp32")], mutates=[logits])[0])
+        t.ops(f"loss.{i}.grad_input", "matmul", [logits, head], [], mutates=[whole], sizes=(rows, width, classes),
+              accessed=logits.size + part_of_weight + part, **how)  # fmt: skip
+        t.ops(f"loss.{i}.grad_weight", "matmul", [logits, inside], [], mutates=[learns], sizes=(classes, width, rows),
+              accessed=logits.size + part + 2 * learns.size, **how)  # fmt: skip
+    loss = t.op("loss", "reduction", losses, SCALAR, "fp32")
+    loss = replace(loss, node=t.alias(x).node)
+
+    def gradient(g: Value) -> None:
+        t.ops("loss.scale", "elementwise", [g], [], mutates=[whole, learns])
+        t.give(x, whole)
+        t.give(weight, learns)
+
+    t.note(loss, gradient)
     return loss
 
 

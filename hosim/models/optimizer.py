@@ -28,10 +28,16 @@ UPDATES = ("synchronous", "speculative", "delayed")
 """When an optimizer on another processor than the device's runs."""
 
 
+def has_master(run: Run) -> bool:
+    """Whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third stage is fp32 itself."""
+    return run.dtype != "fp32" and run.states_dtype is None and run.zero != 3
+
+
 def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[str] | None = None, is_shard: bool = False) -> list[Value]:
     """For each parameter, or shard of one, that has a gradient: its two moments and, with ``master``, the fp32 parameter that it rounds.
 
-    The states are fp32 and live in ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
+    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in ``run.states_home``.
+    The kernel reads the gradient, and reads and writes the states. On another
     processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all streams. With ``is_shard`` what it writes
     there are tensors of their own, the device's parts of the parameters, which are returned; other devices have the other parts.
     """
@@ -41,15 +47,17 @@ def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[
             waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
             return _on_another(t, run, run.optimizer_on, learned, master, waits if run.update == "synchronous" else [], is_shard)
         for parameter, gradient in learned:
-            states = _states(t, parameter, master, run.states_home)
+            states = _states(t, parameter, master, run)
             written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
             t.ops(parameter.tensor, "optimizer", [gradient], [], mutates=[parameter, *states], accessed=gradient.size + written)
     return []
 
 
-def _states(t: Tape, parameter: Value, master: bool, home: str | None) -> list[Value]:
-    names = ("master", "exp_avg", "exp_avg_sq") if master else ("exp_avg", "exp_avg_sq")
-    return [t.held(f"{parameter.tensor}.{name}", (prod(parameter.shape),), "fp32", "optimizer_state", home) for name in names]
+def _states(t: Tape, parameter: Value, master: bool, run: Run) -> list[Value]:
+    moments = run.states_dtype or "fp32"
+    kept = [("master", "fp32")] * master + [("exp_avg", moments), ("exp_avg_sq", moments)]
+    size = (prod(parameter.shape),)
+    return [t.held(f"{parameter.tensor}.{name}", size, dtype, "optimizer_state", run.states_home) for name, dtype in kept]
 
 
 def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: bool, after: Sequence[str], is_shard: bool) -> list[Value]:
@@ -58,7 +66,7 @@ def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: boo
     applied: list[tuple[Value, Value]] = []
     kept: list[tuple[Value, Value]] = []
     for parameter, gradient in learned if run.update == "synchronous" else reversed(learned):
-        states = _states(t, parameter, master, run.states_home)
+        states = _states(t, parameter, master, run)
         read, written = gradient, parameter
         if run.update == "delayed":
             read = Value(f"{parameter.tensor}.previous_grad", gradient.shape, gradient.dtype)

@@ -16,6 +16,7 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     """Raise :class:`InputError`, naming the parameter, unless the fields of ``run`` go together; ``given`` are those that the user gave."""
     _check_length(given, run, isinstance(config, Decoder))
     _check_schedule(given, config, run)
+    _check_loss(given, config, run)
     _check_data(given, run)
     _check_sequence_parallel(config, run)
     _check_context_parallel(config, run)
@@ -65,6 +66,17 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
         within("records", run.micro_batches_of_step * (layers // run.pipeline) * _LEAST_OF_A_LAYER, where="micro_batches")
     if run.chunks > 1 and layers < run.pipeline * run.chunks:
         raise InputError(f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each", where="chunks")
+
+
+def _check_loss(given: Mapping[str, Any], config: Layered, run: Run) -> None:
+    """Raise :class:`InputError` for a loss or states where there are none, and for a head that is not computed in chunks."""
+    for key in ("loss", "states_dtype"):
+        if key in given and not run.training:
+            raise InputError("only phase=train has it", where=key)
+    if run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"):
+        raise InputError("works for adamw of parameters in 16 bits", where="states_dtype")
+    if run.loss == "chunked" and (getattr(config, "final_softcap", False) or getattr(config, "head_bias", False)):
+        raise InputError("a head with a bias or a bound for its logits is not computed in chunks", where="loss")
 
 
 def _check_data(given: Mapping[str, Any], run: Run) -> None:

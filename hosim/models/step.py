@@ -11,7 +11,7 @@ from hosim.graph import Graph
 from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
-from hosim.models.optimizer import adamw
+from hosim.models.optimizer import adamw, has_master
 from hosim.models.pipeline_schedule import passes
 from hosim.models.routing_draw import Chosen
 from hosim.models.stored_weights import StoredWeights
@@ -50,7 +50,7 @@ def step(
         shared = replace(run, data=run.replicas)
         return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared), (), ()
     if run.optimizer == "adamw":
-        adamw(t, run, t.learned(), master=run.dtype != "fp32")
+        adamw(t, run, t.learned(), master=has_master(run))
     graph = t.build()
     return graph, gates_of(graph, t.gates), _chosen(t, run)
 

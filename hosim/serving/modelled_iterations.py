@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from hosim.analysis import static_peak
-from hosim.costmodel import guessed_collectives, op_durations
+from hosim.costmodel import guessed_collectives, machine_under, op_durations
+from hosim.data.runtime import RUNTIME, from_data
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
@@ -70,7 +71,10 @@ class ModelledIterations:
             known = False
         if not known:
             raise InputError("expected a decoder, which continues a prompt; hosim cannot serve this model", source=name)
-        object.__setattr__(self, "hardware", replace(self.hardware, devices=self.devices))
+        machine = self.hardware
+        if RUNTIME in self.model:
+            machine = machine_under(machine, from_data(self.model[RUNTIME]))
+        object.__setattr__(self, "hardware", replace(machine, devices=self.devices))
 
     @property
     def name(self) -> str:
@@ -101,7 +105,10 @@ class ModelledIterations:
 
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
-        return self.dense_ns(iteration.tokens) + self.head_ns(iteration) + self.attention_ns(iteration) + self.overhead_ns
+        kernels = self.head_ns(iteration) + self.attention_ns(iteration)
+        if self.hardware.software is not None:  # as the times of ops already are
+            kernels = round(kernels / self.hardware.software.speed.value)
+        return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
 
     @property
     def layers(self) -> int:
@@ -142,6 +149,11 @@ class ModelledIterations:
         whole = {name: value for name, value in self._parameters.items() if name not in _BLOCKS}
         graph = build("cache", {**whole, "phase": "decode", "context": 1024})
         return sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
+
+    @property
+    def logit_bytes(self) -> int:
+        """Bytes of the logits of one sequence in fp32, of the device's part of the vocabulary."""
+        return 4 * sum([head.sizes[1] for head in self._heads])
 
     def working_bytes(self, tokens: int) -> int:
         """Bytes that an iteration of so many new tokens takes beside weights and cache."""

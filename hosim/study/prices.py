@@ -167,6 +167,9 @@ def _memory_and_processor(plan: Plan, hardware: Hardware, tier: Tier, more: int)
     compute = hardware.compute if tier.name == hardware.device_tier else tier.compute
     if ops and compute is not None:
         twice = replace(compute, peak_flops={dtype: 2 * peak for dtype, peak in compute.peak_flops.items()})
+        if compute.processor is not None:
+            best = {dtype: 2 * most for dtype, most in compute.processor.best_flops.items()}
+            twice = replace(twice, processor=replace(compute.processor, best_flops=best))
         machine = _with_compute(hardware, tier, twice)
         note = note or _other_kernels(hardware, machine)
         yield _MoreOf(tier.name, "twice the FLOP/s", None if given == len(ops) else machine, note=note)

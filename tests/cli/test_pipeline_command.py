@@ -38,7 +38,7 @@ def test_json_table_and_trace(tmp_path, pair):
     done = run(app, [*ARGUMENTS, "--json", "--trace", "trace.json"])
     assert done.exit_code == 0, done.output
     data = json.loads(run(app, [*ARGUMENTS, "--json"]).stdout)
-    assert (data["format"], data["feasible"], data["step_ns"]) == ("hosim.data.stages/1", True, 130)
+    assert (data["format"], data["feasible"], data["step_ns"]) == ("hosim.stages/1", True, 130)
     assert [(one["makespan_ns"], one["bubble_ns"], one["busy_ns"]) for one in data["stages"]] == [(60, 70, 50), (130, 50, 70)]
     assert data["bubble"] == 120 / 260
     table = run(app, ARGUMENTS, env={"COLUMNS": "140"})

@@ -210,3 +210,12 @@ def test_functions_of_the_classes_are_those_of_the_modules() -> None:
     assert functions == {gemm_us, context_us, generation_us, latent_us, moe_us, collective_us}
     assert CLASSES["custom_all_reduce"].us is custom_us
     assert {dtype.compute for dtype in DTYPES.values()} == {"fp16", "fp8"}
+
+
+def test_weights_that_are_unpacked_are_multiplied_without_matrix_units() -> None:
+    # 128 FLOP a cycle on each of ten multiprocessors; a tile of 16 rows on matrix units of a millionth of that would take longer
+    slow = replace(TEN, peak_flops=1e6)
+    sizes = {"m": 1, "n": 4096, "k": 4096}
+    assert us("gemm", GEMM, slow, "int4_weights", **sizes) == pytest.approx(2 * 4096 * 4096 / 1280)
+    assert us("gemm", GEMM, slow, "int4_weights", **sizes | {"m": 3}) == pytest.approx(3 * 2 * 4096 * 4096 / 1280)
+    assert us("gemm", GEMM, slow, "fp16", **sizes) > 1e6

@@ -37,6 +37,7 @@ EXAMPLES = {
         "gates": [{"op": "gate", "experts": [{"tensors": ["w0"], "ops": ["ffn0"]}, {"tensors": ["w1"], "ops": ["ffn1"]}]}],
         "steps": [[[0]], [[1]], [[]]],
     },
+    "runtime": {"format": "hosim.runtime/1", "name": "mine", "options": {"fused": True}, "speed": {"value": 0.8, "spread": 0.1}},
 }
 
 

@@ -18,24 +18,24 @@ A100: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "sum_cycles": 2621.0,
             "cache_ratio": 5.305,
         },
-        # 1,008 rows, 8.1%
+        # 1,008 rows, 9.4%
         "int4_weights": {
-            "fixed_cycles": 14710.0,
-            "bandwidth_share": 1.127,
-            "largest_share": 1.278,
-            "half_tile": 46.48,
+            "fixed_cycles": 16920.0,
+            "bandwidth_share": 0.7237,
+            "largest_share": 1.266,
+            "half_tile": 44.19,
             "tile_cycles": 1.0,
-            "sum_cycles": 22750.0,
+            "sum_cycles": 17870.0,
             "cache_ratio": 10.0,
         },
-        # 1,003 rows, 7.8%
+        # 1,003 rows, 9.2%
         "int8_weights": {
-            "fixed_cycles": 13920.0,
-            "bandwidth_share": 1.038,
-            "largest_share": 2.104,
-            "half_tile": 120.8,
+            "fixed_cycles": 15610.0,
+            "bandwidth_share": 0.8149,
+            "largest_share": 1.901,
+            "half_tile": 100.6,
             "tile_cycles": 1.0,
-            "sum_cycles": 18210.0,
+            "sum_cycles": 14240.0,
             "cache_ratio": 10.0,
         },
     },

@@ -38,24 +38,24 @@ H100: Mapping[str, Mapping[str, Mapping[str, float]]] = {
             "sum_cycles": 169600.0,
             "cache_ratio": 4.809,
         },
-        # 987 rows, 12.0%
+        # 987 rows, 10.4%
         "int4_weights": {
-            "fixed_cycles": 15670.0,
-            "bandwidth_share": 0.8203,
+            "fixed_cycles": 16100.0,
+            "bandwidth_share": 0.873,
             "largest_share": 2.5,
-            "half_tile": 189.7,
-            "tile_cycles": 970.2,
-            "sum_cycles": 22020.0,
+            "half_tile": 185.7,
+            "tile_cycles": 2089.0,
+            "sum_cycles": 23790.0,
             "cache_ratio": 10.0,
         },
-        # 978 rows, 9.0%
+        # 978 rows, 8.1%
         "int8_weights": {
-            "fixed_cycles": 14600.0,
-            "bandwidth_share": 0.861,
+            "fixed_cycles": 15750.0,
+            "bandwidth_share": 0.8808,
             "largest_share": 2.5,
-            "half_tile": 156.5,
-            "tile_cycles": 2348.0,
-            "sum_cycles": 22810.0,
+            "half_tile": 153.2,
+            "tile_cycles": 2713.0,
+            "sum_cycles": 23420.0,
             "cache_ratio": 10.0,
         },
     },

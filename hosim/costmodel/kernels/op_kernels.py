@@ -14,7 +14,7 @@ from hosim.costmodel.kernels.constants import constants_for
 from hosim.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.costmodel.kernels.table_lookup import Sizes, TimeTable
 from hosim.costmodel.origins import MODEL, TABLE
-from hosim.costmodel.peaks import peak_for
+from hosim.costmodel.peaks import best_for, peak_for
 from hosim.errors import GraphError, HardwareError
 from hosim.graph import MAIN_STREAM, Graph, Op
 from hosim.hardware import Hardware, MeasuredTimes
@@ -25,6 +25,9 @@ _NS_PER_S = 10**9
 Timed = tuple[int, str]
 """Nanoseconds, and where they are from."""
 
+_PRODUCTS = frozenset({"gemm", "expert_product", "moe"})
+"""Classes that are nothing but matrix products, of which a profile may say the fastest that was measured."""
+
 _MIXTURES = frozenset({name for name, kernel in CLASSES.items() if "experts" in kernel.sizes})
 """Classes whose times depend on how tokens spread over experts; those of all others are measured once for any."""
 
@@ -33,7 +36,7 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     """The time of each op, by position, that has no measured duration and says which kernel it is, if the profile has a processor.
 
     None takes less than its bytes at the memory's full bandwidth: kernels are measured again and again on the same data, part of which
-    then lies in a cache, as it does not in a step.
+    then lies in a cache, as it does not in a step. No product that the model times takes less than its FLOP at the best that was measured.
 
     Ops without the constants of their class, and collectives on a machine whose profile has no links, are left out. Raises
     :class:`HardwareError` for an unknown kernel, and for one with another number of sizes.
@@ -45,13 +48,14 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     for i, op in enumerate(graph.ops):
         if op.kernel and op.duration_ns is None and not op.processor and (op.dtype in LABELS or op.stream != MAIN_STREAM):
             spread = distribution if op.kernel in _MIXTURES else "uniform"
-            wanted[op.kernel, LABELS.get(op.dtype, "fp16"), spread].setdefault(op.sizes, []).append(i)
+            wanted[op.kernel, _label(op, hardware), spread].setdefault(op.sizes, []).append(i)
     times: dict[int, Timed] = {}
     for (kernel, dtype, spread), places in wanted.items():
         first = graph.ops[next(iter(places.values()))[0]]
         _check(first, [graph.ops[at[0]] for at in places.values()])
         found = kernel_us(hardware, kernel, dtype, spread, list(places))
         if found is not None:
+            best = best_for(hardware, DTYPES[dtype].compute) if kernel in _PRODUCTS else None
             for (us, origin), at in zip(found, places.values(), strict=True):
                 if not 0 <= us <= LARGEST / 1000:
                     name = graph.ops[at[0]].name
@@ -61,8 +65,17 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
                     )
                 for i in at:
                     floor = -(-graph.ops[i].bytes_accessed * _NS_PER_S // hardware.device.bandwidth_bytes_per_s)
+                    if best is not None and origin == MODEL:
+                        floor = max(floor, -(-graph.ops[i].flops * _NS_PER_S // best))
                     times[i] = max(ceil(us * 1000), floor), origin
     return times
+
+
+def _label(op: Op, hardware: Hardware) -> str:
+    """The name of an op's dtype in tables: a product of 8 bits, where the processor does not compute in fp8, unpacks them as weights."""
+    label = LABELS.get(op.dtype, "fp16")
+    packed = op.kernel in _PRODUCTS and DTYPES[label].compute == "fp8" and "fp8" not in hardware.compute.peak_flops
+    return "int8_weights" if packed else label
 
 
 def _distribution(graph: Graph) -> str:

@@ -10,7 +10,7 @@ are said to, they may hide a copy that they now wait for: the interval does not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, exp, floor, sqrt
+from math import ceil, exp, floor, hypot, sqrt
 
 from hosim.costmodel.spreads.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.spreads.time_spread import StreamSpread, stream_spreads
@@ -47,7 +47,11 @@ def makespan_interval(
     if not spreads and not draws:
         return None
     copies = PAGEABLE if graph.derived_on(hardware, _has_pageable) else COPIES
-    return interval(makespan_ns, makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns, copies=copies, draws=draws))
+    spread = makespan_spread(spreads, main, makespan_ns, stall_ns, drain_ns, copies=copies, draws=draws)
+    if hardware.software is not None:  # what a whole step sustains errs for all of its ops alike
+        busy = sum([each.busy_ns for stream, each in spreads.items() if stream == main])
+        spread = hypot(spread, hardware.software.speed.spread * min(1.0, busy / makespan_ns) if makespan_ns else 0.0)
+    return interval(makespan_ns, spread)
 
 
 def _has_pageable(graph: Graph, hardware: Hardware) -> bool:

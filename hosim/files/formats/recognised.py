@@ -129,6 +129,7 @@ _OWN = {
     "result": Seeming("a result of hosim", "hosim diff compares results"),
     "comparison": Seeming("a comparison of hosim", "hosim diff compares results"),
     "routing": Seeming("a routing of hosim", "--routing takes it"),
+    "runtime": Seeming("a runtime of hosim", "--runtime takes it"),
 }
 
 

@@ -64,7 +64,7 @@ def stages_to_dict(result: StagesResult) -> dict[str, Any]:
     """The figures as ``hosim pipeline --json`` prints them; times are null where some stage does not fit."""
     whole = result.whole
     return {
-        "format": "hosim.data.stages/1",
+        "format": "hosim.stages/1",
         "hardware": whole.hardware,
         "feasible": result.feasible,
         "error": result.error,

@@ -13,7 +13,7 @@ from hosim.api import Machine, file_of, machine, named, real, whole
 from hosim.errors import InputError, UnitError
 from hosim.files import unknown_name
 from hosim.limits import within
-from hosim.notes import each_once
+from hosim.notes import Note, each_once
 from hosim.plain_text import shown
 from hosim.serving.requests import Request
 from hosim.units import parse_size, parse_time
@@ -151,12 +151,14 @@ def serve(
     ([3, 2], 0)
     """
     from hosim.importers import builder_parameters
+    from hosim.io.runtimes import with_runtime
     from hosim.serving import (
         ROUTERS,
         EngineLimits,
         ModelledIterations,
         PrefillEngine,
         cache_blocks,
+        cache_room,
         read_recorded_iterations,
         serve_disaggregated,
         serve_on_instances,
@@ -175,7 +177,7 @@ def serve(
     )
     if not 0 < real(memory_share, "memory_share") <= 1:
         raise InputError(f"expected a share above 0 and at most 1, got {shown(memory_share)}", source="memory_share")
-    parameters = builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
+    parameters = with_runtime(builder_parameters(model if isinstance(model, Mapping) else named(model, "model")))
     profile = machine(hardware)
     fixed = next((name for name in SAID_BY_REQUESTS if name in parameters), None)
     if fixed is not None:
@@ -221,7 +223,9 @@ def serve(
     about |= {"unanswered": unanswered} | ({"scheduling_policy": "priority"} if limits.by_priority else {})
     guessed = 0 if iterations is not None else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
     about |= {"guessed_collectives": guessed} if guessed else {}
-    said = each_once((*modelled.notes, *(() if first is None else first.notes)))
+    room_of = [] if blocks is not None or modelled.hardware.software is None else [cache_room(modelled, limits, memory_share, taken)]
+    about |= {key: getattr(one, key) for one in room_of for key in ("low_blocks", "high_blocks")}
+    said = each_once((*modelled.notes, *(() if first is None else first.notes), *[Note("memory", one.line) for one in room_of]))
     about |= {"notes": said} if said else {}
     _check_known(router, "router", ROUTERS, "router")
     if link is not None:

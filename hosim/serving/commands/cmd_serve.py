@@ -12,6 +12,7 @@ from hosim.cli.options import (
     Html,
     Json,
     Plot,
+    RuntimeName,
     Trace,
     check_trace,
     console,
@@ -183,6 +184,7 @@ def serve(
     token_budget: TokenBudget = 2048,
     max_sequences: MaxSequences = 256,
     memory_share: MemoryShare = 0.9,
+    runtime: RuntimeName = None,
     overhead: Overhead = "0ms",
     iterations: Iterations = None,
     instances: Instances = 1,
@@ -248,6 +250,8 @@ def serve(
             if name in parameters:
                 raise InputError(f"{name} is given twice; keep one", source="--set" if given is of_model else f"--{name}")
             parameters[name] = value
+    if runtime is not None:
+        parameters["runtime"] = runtime
     listed = asked_requests(requests)
     real = None if measured is None else as_served(read_measured_requests(measured), listed)
     if real is not None:

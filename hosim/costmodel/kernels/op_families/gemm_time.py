@@ -3,6 +3,10 @@
 A library cuts the result [m, n] into tiles and gives each to a multiprocessor; as many tiles as there are multiprocessors are one wave, and
 a last wave that is not full takes as long as a full one. A large tile reads less for each FLOP, and so comes nearer to the peak; a product
 with few tiles is split along k, and the parts are added up. Of all such ways the fastest counts.
+
+A tile has as many rows as the matrix unit takes, however few the product has. Where weights are unpacked from fewer bits, a product of
+one or two rows is therefore done without matrix units, by threads that multiply as they unpack: as long as that keeps up with the memory,
+it takes what its weights take from there, on every processor.
 """
 
 from __future__ import annotations
@@ -35,6 +39,14 @@ SPLITS = (1, 2, 4, 8, 16)
 
 _STEP = 32
 """Elements of k that a tile takes at a time."""
+
+
+_UNPACKED = 128
+"""FLOP of a multiprocessor in a cycle without matrix units, of weights that it unpacks.
+
+Half of what its lanes multiply and add in fp16 or fp32; the rest of its instructions unpack. In the tables of the A100 and the H100
+(aiconfigurator 0.4.0) int4 weights reach 0.58 and 0.54 of the memory's bandwidth at four rows, and this says 0.6 and 0.57.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +85,12 @@ def gemm_us(constants: GemmConstants, processor: Processor, shapes: Shapes) -> A
             waves = np.ceil(tiles * parts / processor.multiprocessors)
             reads = tiles * parts * (rows * shapes["input_bytes"] + columns * shapes["weight_bytes"]) * depth
             busy = np.maximum(waves * tile, reads / cache_rate)
-            time = np.sqrt(np.sqrt(busy**4 + memory**4))
+            tiled = np.sqrt(np.sqrt(busy**4 + memory**4))
             if parts > 1:
-                time = time + 8 * m * n * parts / cache_rate + constants.sum_cycles * processor.cycle_us
-            best = np.minimum(best, time)
-    return constants.fixed_cycles * processor.cycle_us + best
+                tiled = tiled + 8 * m * n * parts / cache_rate + constants.sum_cycles * processor.cycle_us
+            best = np.minimum(best, tiled)
+    unpacked = 2 * m * n * k / (_UNPACKED * processor.multiprocessors / processor.cycle_us)
+    without_matrix_units = np.where(shapes["weight_bytes"] < shapes["input_bytes"], np.sqrt(np.sqrt(unpacked**4 + memory**4)), np.inf)
+    best = np.minimum(best, without_matrix_units)
+    time: Array = constants.fixed_cycles * processor.cycle_us + best
+    return time

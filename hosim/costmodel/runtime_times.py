@@ -1,0 +1,71 @@
+"""A machine under a runtime, and the times of its ops there.
+
+Ops on the device take what they take alone over the runtime's ``speed``. A host thread issues ops in the order of the program, and the
+n-th one is there after n times ``host``: the wait of the stream ``compute`` for that is part of the op that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from hosim.data.runtime import RUNTIME, Runtime, from_data
+from hosim.graph import KINDS, MAIN_STREAM, Graph
+from hosim.hardware import Hardware, Tier
+
+_OPTIMIZER, _FP32 = "optimizer", "fp32"
+
+
+def under_runtime(graph: Graph, hardware: Hardware) -> Hardware:
+    """The machine under the runtime that a graph names, or as it is. Raises :class:`HardwareError` for one that is none."""
+    if RUNTIME not in graph.meta:
+        return hardware
+    return machine_under(hardware, from_data(graph.meta[RUNTIME]))
+
+
+def machine_under(hardware: Hardware, runtime: Runtime) -> Hardware:
+    """The machine under a runtime."""
+    changed = replace(hardware, software=runtime, tiers=tuple([_with_optimizer(tier, runtime) for tier in hardware.tiers]))
+    return _pageable(changed, round(runtime.pageable.value)) if runtime.pageable.value else changed
+
+
+def _pageable(hardware: Hardware, rate: int) -> Hardware:
+    """The machine where no memory beyond the device's is pinned, and copies from and to it reach ``rate`` at most."""
+    device = hardware.device_tier
+    tiers = [tier if tier.name == device else replace(tier, pageable=tuple(KINDS)) for tier in hardware.tiers]
+    channels = [
+        replace(each, pageable_bytes_per_s=min(rate, each.bandwidth_bytes_per_s)) if device in (each.source, each.destination) else each
+        for each in hardware.channels
+    ]
+    return replace(hardware, tiers=tuple(tiers), channels=tuple(channels))
+
+
+def _with_optimizer(tier: Tier, runtime: Runtime) -> Tier:
+    """A tier on whose processor the runtime's optimizer reaches its own share of the bandwidth."""
+    share = runtime.cpu_optimizer.value
+    if tier.compute is None or not share:
+        return tier
+    of = {**tier.compute.efficiency_of, _OPTIMIZER: {**tier.compute.efficiency_of.get(_OPTIMIZER, {}), _FP32: share}}
+    return replace(tier, compute=replace(tier.compute, efficiency_of=of))
+
+
+def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) -> tuple[int, ...]:
+    """The times of ops, by position, under a runtime; ``durations`` are those that they have alone.
+
+    Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do ops on other processors.
+    """
+    speed, host = Fraction(str(runtime.speed.value)), round(runtime.host.value)
+    found: list[int] = []
+    free = 0
+    for n, (op, ns) in enumerate(zip(graph.ops, durations, strict=True), start=1):
+        if op.duration_ns is not None or op.processor:
+            found.append(ns)
+            continue
+        taken = -(-ns * speed.denominator // speed.numerator)
+        if host and op.stream == MAIN_STREAM:
+            waited = max(0, n * host - free)
+            free += waited + taken
+            taken += waited
+        found.append(taken)
+    return tuple(found)

@@ -1,0 +1,19 @@
+"""Runtimes: their files, and the runtime of a workload."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.io.runtimes.runtime_file import FORMAT, load_runtime, runtime_from_dict, runtime_to_dict
+    from hosim.io.runtimes.runtime_of_workload import runtime_named, under_runtime, with_runtime
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "runtime_file": "FORMAT load_runtime runtime_from_dict runtime_to_dict",
+            "runtime_of_workload": "runtime_named under_runtime with_runtime",
+        },
+    )
+
+__all__ = ["FORMAT", "load_runtime", "runtime_from_dict", "runtime_named", "runtime_to_dict", "under_runtime", "with_runtime"]

@@ -1,0 +1,92 @@
+"""The runtime format: ``hosim.runtime/1`` and :class:`~hosim.data.runtime.Runtime`.
+
+Each figure is a mapping of its value, with its unit, its spread, its source, and whether it rests on one row.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+from pydantic import Field, StrictBool, StrictInt, StrictStr
+
+from hosim import files as reading
+from hosim.data.runtime import Runtime, RuntimeFigure
+from hosim.io.key_tables import FLAG, NAME, TEXT, Key, KeyTable, Kind, errors_of, format_key, mapping
+from hosim.io.validators import Format, Name, Rate, Size, Time
+from hosim.units import exact_rate, exact_size, exact_time
+
+_SPREAD = Kind(Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)], float)
+_RATIO = Kind(Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)], float)
+_SHARE = Kind(Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)], float)
+_TIME = Kind(Time, lambda ns: exact_time(int(ns)), float)
+_SIZE = Kind(Size, lambda size: exact_size(int(size)), float)
+_RATE = Kind(Rate, lambda rate: exact_rate(int(rate)), float)
+
+
+def _known(what: str, value: Kind) -> Kind:
+    return KeyTable(
+        f"{what}Model",
+        "A figure: the standard deviation of its logarithm, its source, and whether it rests on one measurement.",
+        RuntimeFigure,
+        Key("value", value),
+        Key("spread", _SPREAD),
+        Key("source", TEXT),
+        Key("one_row", FLAG, brief=True),
+    ).kind
+
+
+_RATIOS, _SHARES, _TIMES, _SIZES = _known("Ratio", _RATIO), _known("Share", _SHARE), _known("HostTime", _TIME), _known("Held", _SIZE)
+_RATES = _known("CopyRate", _RATE)
+
+
+def _keys() -> list[Key]:
+    kinds = {
+        "speed": _RATIOS,
+        "host": _TIMES,
+        "cpu_optimizer": _SHARES,
+        "pageable": _RATES,
+        "buffers": _SIZES,
+        "allocated": _RATIOS,
+        "reserved": _RATIOS,
+        "iteration": _RATIOS,
+        "sampling": _RATIOS,
+        **dict.fromkeys(("context", "collectives", "graphs"), _SIZES),
+    }
+    return [Key(name, kind, brief=True) for name, kind in kinds.items()]
+
+
+TABLE = KeyTable(
+    "RuntimeFileModel",
+    "A runtime: the software around the kernels of a step. ``options`` are parameters of a builder that it sets.",
+    Runtime,
+    format_key("runtime"),
+    Key("name", NAME),
+    Key("software", TEXT, brief=True),
+    Key("source", TEXT, brief=True),
+    Key("options", mapping(Kind(StrictBool | StrictInt | StrictStr), Name), brief=True),
+    *_keys(),
+)
+
+FORMAT = Format("runtime", lambda: TABLE.adapter)
+
+
+def load_runtime(path: str | os.PathLike[str]) -> Runtime:
+    """The runtime in a YAML or JSON file. Raises :class:`InputError`, which names the file and the path inside it.
+
+    >>> from hosim.shipped import find_runtime
+    >>> load_runtime(find_runtime("vllm")).name
+    'vllm'
+    """
+    return runtime_from_dict(reading.read(path, "runtime"), source=os.fspath(path))
+
+
+def runtime_from_dict(data: object, source: str | None = None) -> Runtime:
+    """The runtime as :func:`runtime_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    with errors_of(source):
+        return TABLE.read(FORMAT.check(data, source))
+
+
+def runtime_to_dict(runtime: Runtime) -> dict[str, Any]:
+    """The runtime as in its file, every quantity as text with its unit."""
+    return TABLE.write(runtime)
