@@ -12,10 +12,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload import least_traffic, search, with_least_traffic
 from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
 from hosim.planner.hyperoffload.explanations import explain
-from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
 from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, WorkDone, analyse, everything, insert
 from hosim.policies import policy_named
 from hosim.result import Result

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from drawn_choices import choices
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, hardware, several, sized
 from toys import hill, machine, plateau
@@ -12,14 +12,12 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.hardware import Fabric
-from hosim.planner.hyperoffload import moving_ns
-from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
+from hosim.planner.hyperoffload import moving_ns, soonest_end_ns
 from hosim.planner.hyperoffload.tensor_choices import analyse, insert
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("of", ["alone", "shared", "modelled", "devices"])
-@settings(max_examples=25)
 @given(data=st.data())
 def test_no_replay_ends_sooner(of: str, streams: int, data: st.DataObject) -> None:
     drawn = replace(data.draw(hardware(fabrics=of != "alone")), chunk_bytes=2**26)
