@@ -24,6 +24,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
 
+# Modules are compiled once, not by each process, whatever the environment says: the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE =
+
 # No verdict depends on a clock, on how busy the machine is, or on its memory.
 PYTEST := $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: check
@@ -34,7 +37,7 @@ rooms: .venv/.installed-dev
 	PYTHONPATH=tests $(PYTEST) -p room_seconds -m 'not long'
 
 test-long: .venv/.installed-dev
-	$(PYTEST) -m long
+	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile=long
 
 # Always runs to its end; STRICT=1 fails unless every bound is held. The table lies in build/bench.md and build/bench.json, too.
 bench: .venv/.installed-dev

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from counting import lines_run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.engine.allocators import pack
@@ -231,7 +231,6 @@ def test_any_options_give_a_valid_packing(rows, alignment, effort, capacity):
         assert height <= lowest_by_brute_force(lowers, uppers, padded)
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 10_000))
 def test_cut_squares_are_packed_perfectly(seed):
     # A square cut again and again, so that a packing without a hole exists and the most that lives is its side.

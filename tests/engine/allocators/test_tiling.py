@@ -54,7 +54,6 @@ def test_such_an_instance_is_packed_and_proven_optimal():
     assert not overlaps(*columns(problem), np.array(packing.offsets))
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.sampled_from([0.3, 0.7]), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.1]))
 def test_what_is_found_is_a_packing(seed, by_time, pinwheels, missing):
     first, last, size = columns(cut(seed, 30, by_time=by_time, pinwheels=pinwheels, long=2, missing=missing, side=40))
@@ -69,7 +68,6 @@ def test_what_is_found_is_a_packing(seed, by_time, pinwheels, missing):
     assert not overlaps(first, last, size, offsets)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(4, 12))
 def test_walls_of_bricks_are_rebuilt(seed, live):
     first, last, size = columns(bricks(seed, 60, live=live, long=2, side=200))
@@ -121,7 +119,6 @@ def test_holes_are_guessed_from_what_becomes_free_and_is_taken():
     assert guessed_holes(pairs, [4, 5, 5], 9, Guess.PAIRS, None) == [(1, 2, 5)]
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8),
     st.integers(0, 5),
