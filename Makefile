@@ -1,4 +1,5 @@
 # make demo   a table of policies on a real model's graph
+# make quick  what most changes break, on the base install with pytest and hypothesis: at most 90 seconds
 # make test   everything that has to hold before a change goes in: at most 8 minutes on 2 cores
 # make test-long  the tests that take too long for that
 # make rooms  make test, with the CPU seconds of each room of the tests beside its share
@@ -19,10 +20,14 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth kernels spreads docs gate-all mutants fuzz check clean
+.PHONY: demo quick test rooms test-long bench truth kernels spreads docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
+
+# Without torch and the other extras.
+quick: .venv/.installed-quick
+	$(BIN)/pytest --quiet --hypothesis-profile=quick -m 'not long and not slow' tests/engine tests/golden tests/io tests/planner
 
 # Modules are compiled once, not by each process, whatever the environment says: the tests start hundreds.
 export PYTHONDONTWRITEBYTECODE =
@@ -93,6 +98,10 @@ check: .venv/.installed-dev
 
 .venv/.installed: pyproject.toml $(COMPILED) | .venv/.created
 	$(PIP) install --editable .
+	touch $@
+
+.venv/.installed-quick: .venv/.installed
+	$(PIP) install 'pytest>=8.2' 'hypothesis>=6.100'
 	touch $@
 
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from toy_files import NOTE, write_toy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["hosim"].partition(":")
 START = f"from {MODULE} import {FUNCTION} as program; program()"

@@ -17,6 +17,8 @@ from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 
+pytestmark = pytest.mark.slow
+
 anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
 

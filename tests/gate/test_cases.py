@@ -14,6 +14,8 @@ from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, toleranc
 from hosim.gate.records import Measured
 from hosim.new_processes import belong_to
 
+pytestmark = pytest.mark.slow
+
 FILE = """
 baselines = "kept"
 tolerance = {peak = "1 kB", makespan = "5%"}

@@ -33,6 +33,8 @@ from hosim.io import load_any
 from hosim.lower.bridges import Action, HosimPlanner, Planned, document_of, hardware_of, plan_of
 from hosim.lower.bridges.residency_schedule import _advance, _Away, _held, _makespan_ns, _planned, _shrink, _waits
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE
 

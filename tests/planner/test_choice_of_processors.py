@@ -21,6 +21,8 @@ from hosim.planner.rewrites import eager, edits_tried, groups_of
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 
 

@@ -19,6 +19,8 @@ from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorCh
 from hosim.policies import policy_named
 from hosim.result import Result
 
+pytestmark = pytest.mark.slow
+
 
 def behind(device: int, host: int = 1000, devices: int = 1) -> Hardware:
     """A byte a nanosecond to host memory, and a hundred times as long from there to the disk; devices share all below."""
@@ -90,17 +92,25 @@ def long_step(count: int) -> Graph:
     return b.build()
 
 
-def test_a_step_behind_host_memory_keeps_what_has_room():
-    """70 states of 60 B: of 2,400 B most is for states that stay, so that few cross the slow channel."""
-    graph, hardware = long_step(70), behind(2400, host=1500)
-    outcome = search(graph, hardware, 2400, effort=0.0)
-    assert outcome.plan.judgement.source == "least_traffic"
-    slow = sum([graph.tensors[c.tensor].size_bytes for c in outcome.plan.cache_ops if "nvme" in (c.source, c.destination)])
+@pytest.fixture(scope="module")
+def kept() -> Plan:
+    """Of a step with 70 states of 60 B, the plan on a device of 2,400 B beside 1,500 B of host memory."""
+    return search(long_step(70), BESIDE, 2400, effort=0.0).plan
+
+
+BESIDE = behind(2400, host=1500)
+
+
+def test_a_step_behind_host_memory_keeps_what_has_room(kept):
+    """Of 2,400 B most is for states that stay, so that few cross the slow channel."""
+    graph = kept.graph
+    assert kept.judgement.source == "least_traffic"
+    slow = sum([graph.tensors[c.tensor].size_bytes for c in kept.cache_ops if "nvme" in (c.source, c.destination)])
     must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
     assert 2 * must <= slow <= 3 * must
 
 
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
     """A plan for the least traffic of one device counts if all eight can run it together."""
     graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
@@ -152,9 +162,14 @@ def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():
     outcome = search(graph, hardware, 300, effort=0.0)
     assert not outcome.cost.infeasible
     assert outcome.plan.judgement.source == "least_traffic"
+
+
+@pytest.mark.long
+def test_where_nothing_fits_below_no_tier_is_filled():
+    hardware = behind(300, host=400)
     tight = replace(hardware, tiers=(*hardware.tiers[:2], Tier("nvme", 4000, 10**10, "host")))
     with pytest.raises(InfeasibleError):
-        search(graph, tight, 300, effort=0.0)
+        search(long_step(70), tight, 300, effort=0.0)
 
 
 def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
@@ -166,9 +181,8 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
     assert other.whole is other
 
 
-def test_an_explanation_says_what_stays_and_what_moves():
-    graph, hardware = long_step(70), behind(2400, host=1500)
-    found = explain(search(graph, hardware, 2400, effort=0.0).plan, hardware, 2400)
+def test_an_explanation_says_what_stays_and_what_moves(kept):
+    found = explain(kept, BESIDE, 2400)
     begin = "Transfers take far longer than ops, so as much stays as can, and the rest lies as near as there is room."
     assert found.origin == f"{begin} Tried as well: 2 placement rules."
     whys = {one.why.partition(";")[0] for one in found.lines}

@@ -24,6 +24,8 @@ from hosim.schedule import freeze_runtime
 from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

@@ -20,6 +20,8 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import Search, plan, search, spreading
 from hosim.planner.hyperoffload.tensor_choices import analyse
 
+pytestmark = pytest.mark.slow
+
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""
 

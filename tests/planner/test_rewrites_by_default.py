@@ -27,6 +27,8 @@ from hosim.policies.own import RIVALS
 from hosim.shipped import find_hardware
 from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
 
+pytestmark = pytest.mark.slow
+
 SLOW = two_tiers(0.1)
 """A tensor of 4 B takes 40 ns each way."""
 

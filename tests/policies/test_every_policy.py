@@ -20,6 +20,8 @@ from hosim.importers import import_g10
 from hosim.io import load_hardware
 from hosim.policies import policy_named, policy_names
 
+pytestmark = pytest.mark.slow
+
 _BOTH_WAYS = (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9))
 RIVALS = tuple(name for name in policy_names() if not policy_named(name).by_name_only and name not in ("hyperoffload", "hybrid"))
 SMALL = {"distance": {"select_distance": 2, "prefetch_distance": 1}, "memory_peak": {"prefetch_distance": 1, "release_distance": 1}}
