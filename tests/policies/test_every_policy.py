@@ -160,7 +160,7 @@ def test_work_grows_about_linearly(policy: str) -> None:
     assert many <= 2.3 * few
 
 
-@pytest.mark.parametrize("policy", [*(name for name in RIVALS if name != "resident"), "hyperoffload"])
+@pytest.mark.parametrize("policy", [*(name for name in RIVALS if name != "resident"), pytest.param("hyperoffload", marks=pytest.mark.long)])
 def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> None:
     # nvme hangs on ddr, and ddr takes two of the eight weights; hbm takes three beside an activation.
     builder = GraphBuilder("chain of weights")
