@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "50%")
 
 
-QUICK = ("--policy", "hyperoffload:effort=0.1")
-"""What the commands say of a plan does not depend on how long it was sought."""
+QUICK = ("--policy", "hyperoffload:effort=1")
+"""What hyperoffload does by default."""
 
 
 def hosim(*arguments: object) -> Result:
@@ -25,15 +25,15 @@ def hosim(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Four layers of Llama, a machine and a budget, as arguments."""
+    """Six layers of Llama, a machine and a budget, as arguments."""
     path = tmp_path_factory.mktemp("workload") / "llama.yaml"
-    path.write_text("format: hosim.spec/1\nname: llama\nbuilder: {model: llama-3.1-8b, phase: prefill, sequence: 4096, layers: 4}\n")
+    path.write_text("format: hosim.spec/1\nname: llama\nbuilder: {model: llama-3.1-8b, phase: prefill, sequence: 4096, layers: 6}\n")
     return str(path), *MACHINE
 
 
 @pytest.fixture(scope="module")
 def planned(llama: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """hyperoffload's plan of the Llama workload: its file, and its explanation."""
+    """The default policy's plan of the Llama workload: its file, and its explanation."""
     path = tmp_path_factory.mktemp("plan") / "plan.json.gz"
     outcome = hosim("plan", *llama, *QUICK, "-o", path, "--explain", "--json")
     assert outcome.exit_code == 0, outcome.stderr

@@ -81,6 +81,7 @@ def test_numbers_between_those_tried_are_next() -> None:
     assert halfway([0, 8, 16], 8) == 4
     assert halfway([0, 4, 8, 16], 8) == 12
     assert halfway([0, 1], 0) == 0
+    assert halfway([0, 2], 0) == 1
     assert halfway([0, 5, 9], 0) == 2
 
 

@@ -120,7 +120,7 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
         asked.append(machine)
         return replace(replay(plan, machine, budget), feasible=fits)
 
-    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    monkeypatch.setitem(with_least_traffic.__globals__, "replay", on_the_whole)
     if fits:
         plan = search(graph, hardware.fair_share, 2400, effort=0.0).plan
         assert plan.judgement.source == "least_traffic"
@@ -152,7 +152,7 @@ def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeyp
         asked.append(plan)
         return replace(replay(plan, machine, budget), feasible=False)
 
-    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    monkeypatch.setitem(with_least_traffic.__globals__, "replay", on_the_whole)
     assert with_least_traffic(evaluate, problem, best, "begun") == (best, "begun")
     assert [plan.cache_ops for plan in asked] == [()]
 
