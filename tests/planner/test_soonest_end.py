@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from drawn_choices import choices
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, hardware, several, sized
 from toys import hill, machine, plateau
@@ -18,6 +18,7 @@ from hosim.planner.hyperoffload.tensor_choices import analyse, insert
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("of", ["alone", "shared", "modelled", "devices"])
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_no_replay_ends_sooner(of: str, streams: int, data: st.DataObject) -> None:
     drawn = replace(data.draw(hardware(fabrics=of != "alone")), chunk_bytes=2**26)
