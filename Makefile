@@ -1,4 +1,5 @@
 # make demo   a table of policies on a real model's graph
+# make quick  what most changes break, on the base install with pytest and hypothesis: at most 90 seconds
 # make test   everything that has to hold before a change goes in: at most 8 minutes on 2 cores
 # make test-long  the tests that take too long for that
 # make rooms  make test, with the CPU seconds of each room of the tests beside its share
@@ -20,10 +21,17 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test rooms test-long bench truth runtimes kernels spreads docs gate-all mutants fuzz check clean
+.PHONY: demo quick test rooms test-long bench truth runtimes kernels spreads docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
+
+# Without torch and the other extras.
+quick: .venv/.installed-quick
+	$(BIN)/pytest --quiet --hypothesis-profile=quick -m 'not long and not slow' tests/engine tests/golden tests/io tests/planner
+
+# Modules are compiled once, not by each process, whatever the environment says: the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE =
 
 # No verdict depends on a clock, on how busy the machine is, or on its memory.
 PYTEST := $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
@@ -35,7 +43,7 @@ rooms: .venv/.installed-dev
 	PYTHONPATH=tests $(PYTEST) -p room_seconds -m 'not long'
 
 test-long: .venv/.installed-dev
-	$(PYTEST) -m long
+	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile=long
 
 # Always runs to its end; STRICT=1 fails unless every bound is held. The table lies in build/bench.md and build/bench.json, too.
 bench: .venv/.installed-dev
@@ -95,6 +103,10 @@ check: .venv/.installed-dev
 
 .venv/.installed: pyproject.toml $(COMPILED) | .venv/.created
 	$(PIP) install --editable .
+	touch $@
+
+.venv/.installed-quick: .venv/.installed
+	$(PIP) install 'pytest>=8.2' 'hypothesis>=6.100'
 	touch $@
 
 # One release of torch, by name: a range would fetch the newest with gigabytes of libraries for a GPU that no test needs.

@@ -12,7 +12,9 @@ from truth_table import compared, pytest_addoption, pytest_collection_modifyitem
 __all__ = ["compared", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_terminal_summary"]
 
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # slow is a machine that does something else, too
-settings.register_profile("ci", untimed, max_examples=35, derandomize=True)
+settings.register_profile("ci", untimed, max_examples=30, derandomize=True)
+settings.register_profile("quick", untimed, max_examples=10, derandomize=True)  # make quick
+settings.register_profile("long", untimed, max_examples=100, derandomize=True)  # make test-long
 settings.register_profile("thorough", untimed, max_examples=1000)  # pytest --hypothesis-profile=thorough
 settings.load_profile("ci")
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.engine.arenas import CachingArena, make_arena, streams_of_tensors
     from hosim.engine.budget import parse_budget
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
     from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
+    from hosim.engine.program_account import program_account
     from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import NO_ROW, ProgramTable, TableMove, TableRow
     from hosim.engine.replay import replay, replay_stages, times_of
@@ -27,11 +29,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "arenas": "CachingArena make_arena streams_of_tensors",
             "budget": "parse_budget",
             "hops": "SEVERAL Hop resolve_hop",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
+            "program_account": "program_account",
             "program_base": "ProgramBase one_for_all",
             "program_table": "NO_ROW ProgramTable TableMove TableRow",
             "replay": "replay replay_stages times_of",
@@ -41,7 +45,8 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger", "ProgramBase", "ProgramTable",
-    "TableMove", "TableRow", "UncoveredError", "most_needed", "one_for_all", "parse_budget", "replay", "replay_stages",
-    "replayed_latitudes", "resident_step", "resolve_hop", "times_of", "with_slack",
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena", "Hop", "Ledger", "ProgramBase",
+    "ProgramTable", "TableMove", "TableRow", "UncoveredError", "make_arena", "most_needed", "one_for_all", "parse_budget",
+    "program_account", "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
+    "times_of", "with_slack",
 ]  # fmt: skip

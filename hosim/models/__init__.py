@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from hosim.models.presets import PRESETS
     from hosim.models.processors_of_run import PROCESSORS
     from hosim.models.quantised import packing_of
-    from hosim.models.routing_draw import Chosen, generate
+    from hosim.models.routing_draw import generate
     from hosim.models.stored_weights import GGUF
-    from hosim.models.tape import ITEM_BYTES
+    from hosim.models.tape import ITEM_BYTES, Tape
     from hosim.models.weight_bytes import INDEX
 else:
     __getattr__, __dir__ = lazy_names(
@@ -41,15 +41,15 @@ else:
             "presets": "PRESETS",
             "processors_of_run": "PROCESSORS",
             "quantised": "packing_of",
-            "routing_draw": "Chosen generate",
+            "routing_draw": "generate",
             "stored_weights": "GGUF",
             "weight_bytes": "INDEX",
-            "tape": "ITEM_BYTES",
+            "tape": "ITEM_BYTES Tape",
         },
     )
 
 __all__ = [
-    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS", "TYPES", "WEIGHTS", "Chosen", "Decoder",
-    "ListedModel", "RoutingDraw", "Run", "add", "bubble", "build", "bytes_of", "generate", "gguf_names", "in_flight", "keys_of_chunk",
-    "listed_models", "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",
+    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS", "TYPES", "WEIGHTS", "Decoder",
+    "ListedModel", "RoutingDraw", "Run", "Tape", "add", "bubble", "build", "bytes_of", "generate", "gguf_names", "in_flight",
+    "keys_of_chunk", "listed_models", "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",
 ]  # fmt: skip

@@ -26,6 +26,8 @@ from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import hardware_from_dict, plan_from_dict, workload_from_dict
 from hosim.planner.exact import solve
 
+pytestmark = pytest.mark.slow
+
 GB = 10**9
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 TOY = Hardware(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from instances import Instance, instance, instance_of_parts, instance_on_streams
 
@@ -16,7 +16,6 @@ from hosim.policies import policy_named
 DRAWS: tuple[Callable[[int, int], Instance], ...] = (instance, instance_on_streams, instance_of_parts)
 
 
-@settings(max_examples=25)
 @given(draw=st.sampled_from(DRAWS), number=st.integers(0, 400))
 def test_it_is_no_more_than_the_bound(draw: Callable[[int, int], Instance], number: int) -> None:
     case = draw(number, 33)

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 from cut_memory import LIKE_I, SIDE, Problem  # noqa: E402
 from measures import cpu_seconds, measure  # noqa: E402
 
-from hosim.packing import Packing, pack  # noqa: E402
+from hosim.packing import pack  # noqa: E402
 
 PUBLISHED = HERE.parents[3] / "shared" / "data" / "minimalloc"
 PUBLISHED_CAPACITY = 1 << 20
@@ -36,9 +36,9 @@ class Packed:
 
 def packed(instance: str, problem: Problem, capacity: int) -> Packed:
     """Pack an instance into its capacity, or as low as can be found."""
-    packings: list[Packing] = []
-    seconds = cpu_seconds(lambda: packings.append(pack(*problem, capacity=capacity)))
-    return Packed(instance, packings[0].height, capacity, seconds)
+    heights: list[int] = []
+    seconds = cpu_seconds(lambda: heights.append(pack(*problem, capacity=capacity).height))
+    return Packed(instance, heights[0], capacity, seconds)
 
 
 def published_instances() -> Iterator[Packed]:

@@ -12,18 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hosim.api.inputs import question
+from hosim.io import load_any, load_hardware
+from hosim.shipped import find_hardware, find_workload
 from hosim.study import sweep
-from hosim.study.asked import Settings, read_vary
+from hosim.study.asked import Settings, parse_choice, read_vary
 from hosim.study.runs import Question, Runner, Task, check, here, make_plan, pack, point_key, pool, replay, solve
-from hosim.study.sweeping import Swept
 
 RATE, COST = 1.7, 1.2
 """Two processes to one, at least; a point to a direct call, at most."""
 
 
 def asked(workload: str = "llama-3.1-8b-prefill-4k") -> Question:
-    return question(workload, "h100-80gb-sxm", "hyperoffload", "12 GiB")
+    machine = load_hardware(find_hardware("h100-80gb-sxm"))
+    return Question(load_any(find_workload(workload)), machine, parse_choice("hyperoffload"), "12 GiB")
 
 
 def points(count: int) -> list[Settings]:
@@ -61,14 +62,14 @@ class Rate:
 
     seconds: float
     cpu_seconds: float
-    found: Swept
+    rows: object
 
 
 def rate(of: Question, at: Sequence[Settings], runner: Runner, cpu: Callable[[], float]) -> Rate:
     """What a sweep takes; ``cpu`` says how much CPU its processes have had until now."""
     spent, begin = cpu(), time.perf_counter()
     found = sweep(of, at, runner=runner)
-    return Rate(time.perf_counter() - begin, cpu() - spent, found)
+    return Rate(time.perf_counter() - begin, cpu() - spent, found.rows)
 
 
 def cpu_of_children() -> float:
@@ -93,7 +94,7 @@ def main() -> int:
     cost = cost_of_a_point(of, at[: options.direct])
     one = rate(of, at, here, time.process_time)
     many = rate(of, at, pool(options.jobs), cpu_of_children)  # their start included
-    assert one.found.rows == many.found.rows
+    assert one.rows == many.rows
     whole, count = one.seconds / many.seconds, len(at)
     print(f"{count:,} points: {one.seconds:.1f} s by one process, {many.seconds:.1f} s by {options.jobs}: {whole:.2f} times the rate")
     print(f"CPU a point: {one.cpu_seconds / count:.3f} s, {many.cpu_seconds / count:.3f} s; {cost:.3f} times that of a direct call")

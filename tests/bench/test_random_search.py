@@ -11,7 +11,7 @@ import pytest
 import random_moves
 import random_search
 import searching
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_states import plan_of, state_of, stays
 from random_moves import KINDS, WIDTHS, Moves
@@ -115,7 +115,6 @@ def test_a_plan_that_does_not_fit_is_no_beginning() -> None:
 
 
 @given(cases(), st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
 def test_a_state_is_a_plan_and_changes_of_all_kinds_are_states(drawn: tuple, seed: int) -> None:
     """Whether they are legal is for the verifier; here they are well-formed, and keep each tensor's order."""
     graph, hardware, plan = drawn[0], drawn[1], drawn[2]

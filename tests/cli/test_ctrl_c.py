@@ -10,7 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from quick_cases import one_in
 from toy_files import NOTE, write_toy
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["hosim"].partition(":")
@@ -59,16 +62,19 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [
-        ("hosim.cli.main", ["--help"]),
-        ("typer", ["--help"]),
-        ("hosim.errors", ["--help"]),
-        ("hosim.cli.cmd_workload", ["--help"]),
-        ("hosim.files.reading", PLAN),  # when it looks at the value of -o
-        ("hosim.study.runs.run_policy", PLAN),
-        ("hosim.analysis.verifying.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
-        ("rich.console", ["policies"]),
-    ],
+    one_in(
+        2,
+        [
+            ("hosim.cli.main", ["--help"]),
+            ("typer", ["--help"]),
+            ("hosim.files.reading", PLAN),  # when it looks at the value of -o
+            ("hosim.errors", ["--help"]),
+            ("hosim.analysis.verifying.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
+            ("hosim.study.runs.run_policy", PLAN),
+            ("rich.console", ["policies"]),
+            ("hosim.cli.cmd_workload", ["--help"]),
+        ],
+    ),
 )
 def test_while_a_module_is_loaded(module: str, arguments: list[str], tmp_path: Path) -> None:
     assert run(tmp_path, AT_AN_IMPORT.replace("MODULE", module), *arguments) == (130, "", "interrupted\n")

@@ -76,7 +76,7 @@ COMMANDS = [
 UNFIT = {"compare-policies {workload} -H {machine} -b 40%", "replay {plan} {workload} -H {machine} --allocator caching"}
 
 
-@pytest.mark.parametrize("command", one_in(3, COMMANDS))
+@pytest.mark.parametrize("command", one_in(4, COMMANDS))
 def test_names_control_no_terminal_and_start_no_line(command: str, files: dict[str, str]) -> None:
     if "{plan}" in command and command.startswith("replay"):
         CliRunner().invoke(app, ["plan", files["workload"], "-H", files["machine"], "-b", "80%", "-o", files["plan"]])

@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 from hosim.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 MACHINE = ("--hardware", "h100-80gb-sxm", "--budget", "50%")
 
 

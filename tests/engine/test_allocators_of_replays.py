@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import cases
 
@@ -37,7 +37,6 @@ def test_with_room_an_allocator_changes_nothing_but_its_figures(case, allocator)
         assert placed.allocator.peak_allocated_bytes == plain.peak_bytes[vast.device_tier]
 
 
-@settings(max_examples=40)
 @given(cases(max_ops=7, measured=False), st.sampled_from(ALLOCATORS[1:]), st.integers(2, 3))
 def test_every_device_has_an_allocator_of_its_own(case, allocator, devices):
     _, hardware, steps = case

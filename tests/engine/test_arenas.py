@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hosim.engine.arenas import CachingArena, make_arena, streams_of_tensors
+from hosim.engine import CachingArena, make_arena, streams_of_tensors
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 

@@ -17,6 +17,8 @@ from hosim.io import result_to_dict, to_json
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 
+pytestmark = pytest.mark.slow
+
 anything = cases(max_ops=7, max_streams=2, fabrics=True, roomy=None)
 
 
@@ -24,7 +26,7 @@ def timelines(result):
     return [device.timeline for device in result.by_device]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_folding_changes_nothing(case, data):
     _, machine, plan = case
@@ -84,7 +86,7 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
                 assert x.contention_ns == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(anything, st.data())
 def test_the_timelines_keep_every_rule(case, data):
     _, machine, plan = case
@@ -95,7 +97,6 @@ def test_the_timelines_keep_every_rule(case, data):
 
 
 @pytest.mark.parametrize("policy", ["on_demand", "lookahead", "belady"])
-@settings(max_examples=30)
 @given(case=cases(max_ops=8, fabrics=True, roomy=None), data=st.data())
 def test_runtime_policies_decide_on_each_device(policy, case, data):
     graph, machine, _ = case

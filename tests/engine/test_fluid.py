@@ -12,6 +12,8 @@ from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
+pytestmark = pytest.mark.slow
+
 MB_S = 10**6  # bytes a second: a thousandth of a byte a nanosecond
 
 
@@ -60,7 +62,7 @@ def through_the_engine(machine: Hardware, flows: list[Flow]) -> list[tuple[int, 
     return [times[graph.tensor_index[name]] for name in names]
 
 
-@pytest.mark.parametrize("tens", one_in(2, range(20)))
+@pytest.mark.parametrize("tens", one_in(4, range(20)))
 def test_two_hundred_cases(tens):
     for seed in range(10 * tens, 10 * tens + 10):
         machine, flows = drawn(seed)

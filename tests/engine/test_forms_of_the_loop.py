@@ -15,6 +15,8 @@ import pytest
 
 import hosim
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(hosim.__file__).parents[1]
 
 SAID = """
@@ -97,6 +99,7 @@ def test_a_stale_extension_is_refused(usual: tuple[str, str]) -> None:
     assert "of another source" in said
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="hatch_build.py: not a clone")
 def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothing(tmp_path: Path, usual: tuple[str, str]) -> None:
     """Compiling takes half a minute. The interpreted loop, which finds the same above, checks bounds of its own accord."""

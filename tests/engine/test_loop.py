@@ -33,14 +33,14 @@ TOY = Hardware(
 JITTERS = st.sampled_from((None, Jitter(3, 0.3, 0.2)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, uneven=True))
 def test_legal_plans(case: Any) -> None:
     _, machine, plan = case
     compared(plan, machine, compete=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False),
     st.sampled_from((4, 11, 40)),
@@ -53,7 +53,7 @@ def test_ops_that_copies_slow_down(case: Any, bandwidth: int, reached: tuple[flo
     compared(plan, replace(machine, tiers=tiers, compute=compute), compete=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_any_plan(data: st.DataObject) -> None:
     machine = data.draw(hardware(fabrics=True, uneven=True))
@@ -64,14 +64,12 @@ def test_any_plan(data: st.DataObject) -> None:
     compared(plan, machine, compete=False, jitter=data.draw(JITTERS))
 
 
-@settings(max_examples=40, deadline=None)
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_several_devices(case: Any, data: st.DataObject) -> None:
     _, machine, plan = case
     compared(plan, data.draw(several(machine, 3)), jitter=data.draw(JITTERS), record=data.draw(st.booleans()))
 
 
-@settings(max_examples=40, deadline=None)
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_collectives(case: Any, data: st.DataObject) -> None:
     _, machine, plan = case
@@ -79,7 +77,6 @@ def test_collectives(case: Any, data: st.DataObject) -> None:
     compared(plan, machine, jitter=data.draw(st.sampled_from((None, Jitter(3, 0.5)))), record=data.draw(st.booleans()))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_ops_on_other_processors(data: st.DataObject) -> None:
     machine, measured = data.draw(machines()), data.draw(st.booleans())
@@ -89,7 +86,6 @@ def test_ops_on_other_processors(data: st.DataObject) -> None:
     compared(plan, machine, compete=not measured, record=data.draw(st.booleans()))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_tiers_without_dma(data: st.DataObject) -> None:
     measured = data.draw(st.booleans())
@@ -97,7 +93,7 @@ def test_tiers_without_dma(data: st.DataObject) -> None:
     compared(plan, without_dma(data, machine), compete=not measured)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_runtime_policies(data: st.DataObject) -> None:
     machine = replace(data.draw(hardware(fabrics=True, uneven=True)), inspect_ns=data.draw(st.sampled_from((0, 3))))
@@ -117,7 +113,7 @@ def test_what_the_loop_covers() -> None:
     """It replays most of what is drawn; what it refuses it names."""
     found: Counter[str] = Counter()
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=2 * settings.default.max_examples, derandomize=True, database=None)
     @given(cases(max_ops=6, max_streams=2, fabrics=True, uneven=True), st.data())
     def draw(case: Any, data: st.DataObject) -> None:
         _, machine, plan = case

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, several
 from test_naive_devices import compare as compare_devices
@@ -33,7 +33,6 @@ def with_collectives(draw, plan: Plan, machine: Hardware) -> tuple[Plan, Hardwar
     return made, replace(machine, fabrics=tuple(fabrics))
 
 
-@settings(max_examples=25, deadline=None)
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_on_one_device(case, data):
     _, machine, plan = case
@@ -41,7 +40,6 @@ def test_on_one_device(case, data):
     compare(plan, machine, None, compete=data.draw(st.booleans()))
 
 
-@settings(max_examples=25, deadline=None)
 @given(cases(max_ops=5, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_on_several_devices(case, data):
     _, machine, plan = case

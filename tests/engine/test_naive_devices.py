@@ -43,14 +43,14 @@ def compare(plan, machine, jitter=None, compete=False):
         assert (result.peak_bytes[tier], result.peak_at_ns[tier], dict(result.peak_breakdown[tier])) == (most, first, kinds[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_legal_plans(case, data):
     _, machine, plan = case
     compare(plan, data.draw(several(machine, 3)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_any_plan(data):
     machine = data.draw(hardware(fabrics=True))

@@ -52,7 +52,6 @@ def refused_or_result(plan, machine, fold, record=False):
         return str(error)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_ops_on_other_processors(data):
     check(data)

@@ -112,14 +112,14 @@ def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
     assert (stalls["transfer"], stalls["capacity"]) == (transfer, 50 - transfer)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(cases(max_ops=9, max_streams=3, fabrics=True, roomy=None, uneven=True))
 def test_legal_plans(case):
     _, machine, plan = case
     compare(plan, machine, None)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True, measured=False),
     st.sampled_from((4, 11, 40)),
@@ -132,7 +132,7 @@ def test_ops_that_copies_slow_down(case, bandwidth, reached):
     compare(plan, replace(machine, tiers=tiers, compute=compute), None, compete=True)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_any_plan(data):
     machine = data.draw(hardware(fabrics=True, uneven=True))

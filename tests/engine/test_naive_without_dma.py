@@ -23,7 +23,6 @@ def without_dma(data: st.DataObject, machine: Hardware) -> Hardware:
     return replace(machine, tiers=tuple(replace(tier, dma=tier.name not in which) for tier in machine.tiers))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_replay(data):
     measured = data.draw(st.booleans())

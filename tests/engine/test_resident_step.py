@@ -25,6 +25,8 @@ from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_workload
 from hosim.units import human_size, human_time
 
+pytestmark = pytest.mark.slow
+
 H100 = hosim.load_hardware(hosim.find_hardware("h100"))
 TRAIN, DECODE = "gpt2:phase=train:layers=1:sequence=16", "qwen3-30b-a3b:phase=decode:merged=true:layers=1:context=64"
 

@@ -15,6 +15,8 @@ from hosim.engine import replay
 from hosim.io import load_hardware
 from hosim.jitter import Jitter
 
+pytestmark = pytest.mark.slow
+
 PROFILES = sorted((Path(__file__).resolve().parents[2] / "hardware_profiles").glob("*.yaml"))
 
 

@@ -34,12 +34,14 @@ from hosim.formats.bridges.residency_schedule import _advance, _Away, _held, _ma
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 READ, WRITE = AccessKind.READ, AccessKind.WRITE
 
 
-QUICK = {"effort": 0.05}
-"""Of the planner: what these tests assert, a short search finds as well."""
+QUICK = {"effort": 0.0}
+"""Of the planner: what these tests assert, it finds without a search."""
 
 
 def planner(policy: str = "hyperoffload", **settings) -> HosimPlanner:

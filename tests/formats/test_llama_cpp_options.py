@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llama_layers import MIB, layers
 from typer.testing import CliRunner
@@ -31,7 +31,6 @@ def on_cpu(plan: Plan) -> list[str]:
     return [op.name for op in plan.graph.ops if op.processor]
 
 
-@settings(max_examples=30)
 @given(data=st.data(), count=st.integers(1, 6), experts=st.booleans())
 def test_the_options_of_a_placement_give_that_placement(data: st.DataObject, count: int, experts: bool) -> None:
     """Whatever llama.cpp can be told to place, the options found place the same ops and tensors."""

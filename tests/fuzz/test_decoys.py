@@ -16,6 +16,8 @@ from run_fuzz import started
 
 from hosim.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 DECOY = """import os, sys
 with open(os.environ["RAN"], "a") as file:
@@ -157,6 +159,7 @@ def test_of_what_an_entry_starts(folder: Path) -> None:
     assert (project / "hosim-baselines" / "a.toml").is_file()
 
 
+@pytest.mark.long
 def test_of_commands_that_import_torch(folder: Path) -> None:
     """Importing a program of torch.export, and a gate whose entry returns a model."""
     project = folder.parent / "torch_project"

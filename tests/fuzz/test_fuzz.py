@@ -19,9 +19,11 @@ from typer import main as typer_main
 from hosim.files import KINDS
 from hosim.files.formats import known_formats
 
-NUMBER = 6
+pytestmark = pytest.mark.slow
+
+NUMBER = 4
 """Inputs of a target in ``make test``."""
-FEWER = {"options": 20, "surroundings": 12, "names": 12} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 8)
+FEWER = {"options": 12, "surroundings": 8, "names": 8} | dict.fromkeys([f"config of {kind}" for kind in CONFIGS], 5)
 FEWER |= dict.fromkeys([f"objects: {name}" for name in PROGRAMS], 0)  # tests/test_hostile_arguments.py has what they found
 """What is no format, runs the commands on valid files and takes longer; and formats and programs of which there are several seeds."""
 MORE = 600

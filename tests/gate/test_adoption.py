@@ -15,6 +15,8 @@ from gate_toys import write_config
 from hosim.errors import InputError
 from hosim.gate import graph_of_entry, load_suite, write
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def step(root: Path) -> dict[str, Any]:

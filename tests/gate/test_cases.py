@@ -14,6 +14,8 @@ from hosim.gate import Case, CaseError, Suite, find_suite, load_suite, measured,
 from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, tolerance_of
 from hosim.gate.records import Measured
 
+pytestmark = pytest.mark.slow
+
 FILE = """
 baselines = "kept"
 tolerance = {peak = "1 kB", makespan = "5%"}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from both_engines import replay
 from by_hand import machine, plan, workload
-from hypothesis import given, settings
+from hypothesis import given
 from strategies import cases
 
 from hosim.analysis.verifying import verify
@@ -59,7 +59,6 @@ def test_a_plan_that_another_judge_finds_slower_is_not_taken():
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_any_plan_takes_as_long_as_before(streams):
-    @settings(max_examples=35, deadline=None)
     @given(cases(max_ops=6, max_streams=streams, roomy=None))
     def holds(case):
         _, hardware, the_plan = case

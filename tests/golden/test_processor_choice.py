@@ -1,6 +1,7 @@
 """Ops that may run on several processors, by hand: what a plan chooses, what it may not, and which choice is the best."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from both_engines import replay
@@ -100,7 +101,11 @@ def test_what_an_op_may_run_on_is_checked():
     assert str(error.value) == f"ops[1].also_on: op 'f' may move to the stream 'ddr', which {other}"
 
 
-@pytest.mark.parametrize("policy", ["hyperoffload", "optimal"])
+SOLVER = pytest.mark.skipif(find_spec("ortools") is None, reason="needs the extra 'solver'")
+PROVED = ["hyperoffload", pytest.param("optimal", marks=SOLVER)]
+
+
+@pytest.mark.parametrize("policy", PROVED)
 def test_one_of_two_experts_runs_on_the_cpu_where_only_one_fits(policy):
     # Both on the device take turns in 150 B: one comes up while nothing else can run, 100 ns, and the step takes at least 160. Both on the
     # CPU: x down 10..15, e1 15..75, e2 75..125, y2 up 125..130, b 130..140. e1 alone there: f 0..10, x down 10..15, e1 15..75, y1 up
@@ -115,7 +120,7 @@ def test_one_of_two_experts_runs_on_the_cpu_where_only_one_fits(policy):
     assert result.lower_bound_ns == 100
 
 
-@pytest.mark.parametrize("policy", ["hyperoffload", "optimal"])
+@pytest.mark.parametrize("policy", PROVED)
 def test_all_stay_on_the_device_where_they_fit_and_all_leave_it_where_none_does(policy):
     # In 300 B nothing moves: 60 ns. In 60 B no expert fits at all: both run on the CPU, 140 ns as above.
     for budget, makespan, moved in ((300, 60, 0), (60, 140, 2)):
@@ -125,9 +130,9 @@ def test_all_stay_on_the_device_where_they_fit_and_all_leave_it_where_none_does(
         assert (replay(made, hardware).makespan_ns, made.moved_ops) == (makespan, moved)
 
 
-def test_a_machine_without_that_processor_plans_for_the_device():
-    for policy in ("hyperoffload", "optimal"):
-        assert policy_named(policy).plan(layers(), machine(300)).edits is None
+@pytest.mark.parametrize("policy", PROVED)
+def test_a_machine_without_that_processor_plans_for_the_device(policy):
+    assert policy_named(policy).plan(layers(), machine(300)).edits is None
 
 
 def test_static_policies_keep_the_first_processor():

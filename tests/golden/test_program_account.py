@@ -8,7 +8,7 @@ from strategies import cases
 
 from hosim.analysis import idle_below, static_peak
 from hosim.cache_plan import Plan
-from hosim.engine.program_account import program_account
+from hosim.engine import program_account
 from hosim.errors import InputError
 
 MIB = 1 << 20

@@ -34,6 +34,8 @@ from hosim.io.certificates import to_certificate
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 
+pytestmark = pytest.mark.slow
+
 GB = 10**9
 SOME = settings(max_examples=20)
 BENCH = Path(__file__).resolve().parent.parent / "bench"

@@ -7,6 +7,6 @@ from quick_cases import one_in
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("name", one_in(2, NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_what_is_said_of_damage_stays_what_it_was(name: str) -> None:
     assert list(rows(name)) == KEPT[name], "if meant: python tests/kept/write.py kept_damage, and look at what changed"

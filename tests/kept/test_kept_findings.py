@@ -8,7 +8,7 @@ from quick_cases import one_in
 KEPT = TABLE.kept()
 
 
-@pytest.mark.parametrize("number", one_in(4, INSTANCES))
+@pytest.mark.parametrize("number", one_in(8, INSTANCES))
 def test_a_finding_stays_what_it_was(number: int) -> None:
     assert list(rows(number)) == KEPT[instance(number, SEED).name], (
         "if meant: python tests/kept/write.py kept_findings, and look at what changed"

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from hosim.engine.allocators import CachingAllocator
-from hosim.lower.devices import torch_gpu
 
 TOUCHES_NOTHING = (
     torch.ops.aten.set_.source_Storage,
@@ -34,13 +33,15 @@ EVERYTHING = (0, 1 << 62)
 
 def install(monkeypatch, **options):
     """Put a stand-in in the place of what the machine uses of torch."""
-    cuda = FakeCuda(**options)
+    cuda, of_torch = FakeCuda(**options), "hosim.lower.devices.torch_gpu"
     empty = torch.empty
-    monkeypatch.setattr(torch_gpu, "cuda", cuda)
-    monkeypatch.setattr(torch_gpu, "used_on", cuda.record_stream)
-    monkeypatch.setattr(torch_gpu, "gpu", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(torch_gpu, "is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable)
-    monkeypatch.setattr(torch_gpu, "to_host", lambda tensor: cuda.to_host(tensor, empty))
+    monkeypatch.setattr(f"{of_torch}.cuda", cuda)
+    monkeypatch.setattr(f"{of_torch}.used_on", cuda.record_stream)
+    monkeypatch.setattr(f"{of_torch}.gpu", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(
+        f"{of_torch}.is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable
+    )
+    monkeypatch.setattr(f"{of_torch}.to_host", lambda tensor: cuda.to_host(tensor, empty))
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k))
     resize = torch.UntypedStorage.resize_
     monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize))

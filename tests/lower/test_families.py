@@ -85,7 +85,7 @@ def test_inference(name, tmp_path_factory):
     check()
 
 
-@pytest.mark.parametrize("name", one_in(4, MODELS))
+@pytest.mark.parametrize("name", one_in(5, MODELS))
 def test_training_step(name, tmp_path_factory):
     @ONCE
     @given(legal_plans(case(name).step.program.graph, MACHINE, (1.0,)))

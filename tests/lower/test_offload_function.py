@@ -88,7 +88,7 @@ def test_one_weight_at_a_time(budget):
         assert torch.equal(offloaded(x), wanted)
 
 
-@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("make", one_in(2, [torch.optim.AdamW, torch.optim.SGD]), ids=["adamw", "sgd"])
 def test_training_steps_within_a_budget(inputs, make):
     """Three steps, in which batch norm's statistics, momentum and parameters go on from each other."""
     settings = {"lr": 0.1, "fused": True} | ({"momentum": 0.9} if make is torch.optim.SGD else {})

@@ -218,8 +218,7 @@ def parted(
     return models, optimizers, made
 
 
-@pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("micro", one_in(2, [3, 1]))
+@pytest.mark.parametrize(("make", "micro"), one_in(4, [(adamw, 3), (sgd, 3), (adamw, 1), (sgd, 1)]))
 def test_backward_apart_from_the_update(make, micro):
     parted(make, micro=micro)
 
@@ -263,8 +262,7 @@ def test_hooks_of_parameters_when_gradients_accumulate():
     parted(prepare=prepare, micro=2)
 
 
-@pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("unscale", [True, False])
+@pytest.mark.parametrize(("make", "unscale"), one_in(2, [(adamw, True), (adamw, False), (sgd, False), (sgd, True)]))
 def test_a_scaler_of_gradients(make, unscale):
     """The second step overflows, and is left out."""
     models = Layers(), Layers()
@@ -463,7 +461,7 @@ class Recurrent(Layers):
         return super().forward(self.recurrent(x.view(2, 4, 64))[0])
 
 
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("kind", one_in(2, [torch.nn.LSTM, torch.nn.GRU]))
 def test_recurrent_layers_train(kind):
     models, _, _, same = trained(steps=2, model=lambda: Recurrent(kind))
     assert same

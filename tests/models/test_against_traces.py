@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+from quick_cases import one_in
 from wholes import wholes
 
 from hosim.analysis import static_peak
@@ -92,7 +93,7 @@ def test_llama(root, compared):
     compare(compared, "llama-3.1-8b", built, load_workload(root / "workloads/llama-3.1-8b-prefill-4k.json.gz"))
 
 
-@pytest.mark.parametrize("model", sorted(REDUCED))
+@pytest.mark.parametrize("model", one_in(2, sorted(REDUCED)))
 def test_mixtures_of_experts(model, tmp_path, compared):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -105,7 +106,7 @@ def test_mixtures_of_experts(model, tmp_path, compared):
     compare(compared, model, built, true, partial(kept_wide, name))
 
 
-@pytest.mark.parametrize("model", sorted(OTHERS))
+@pytest.mark.parametrize("model", one_in(2, sorted(OTHERS)))
 def test_other_models(model, tmp_path, compared):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -15,8 +15,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import load_any
-from hosim.models import PRESETS, Decoder, add, build, scale
-from hosim.models.tape import Tape
+from hosim.models import PRESETS, Decoder, Tape, add, build, scale
 
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
 DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32}

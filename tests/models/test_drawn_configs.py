@@ -32,13 +32,14 @@ def check(kind, draws, first=0):
 
 @pytest.mark.parametrize("kind", DECODERS)
 def test_parameters_are_those_of_transformers(kind):
-    check(kind, 2)
+    """Half of the families from the config that was drawn, half from what transformers saves of it."""
+    check(kind, 1, first=DECODERS.index(kind) % 2)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", DECODERS)
 def test_parameters_of_many_configs_are_those_of_transformers(kind):
-    check(kind, 20, first=2)
+    check(kind, 22)
 
 
 NO_DEFAULT = ("deepseek_v2", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2_moe", "ministral", "nemotron", "gpt2")

@@ -18,11 +18,8 @@ def test_a_spec_gives_its_workload_to_the_byte(name, root):
     spec = read(path, "spec")
     assert spec["name"] == name
     if "builder" in spec:  # traced ones: tests/importers/test_shipped_again.py
-        assert digest(path) == digest(path) == spec["sha256"], (
-            "builders give another graph: run tests/models/digest_specs.py if it is meant"
-        )
+        assert digest(path) == spec["sha256"], "builders give another graph: run tests/models/digest_specs.py if it is meant"
         assert shipped.workload_path(name) == path
-        assert load_workload(path) == load_any(path)
 
 
 def test_a_spec_is_loaded_like_a_workload():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wholes import wholes
 
@@ -31,7 +31,6 @@ def used(graph: Graph, whole: str) -> set[str]:
     return {tensor.name for tensor, users in zip(graph.tensors, graph.users, strict=True) if tensor.whole == whole and users}
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     model=st.sampled_from(MIXTURES + DENSE),
     phase=st.sampled_from(["decode", "prefill"]),

@@ -3,7 +3,7 @@
 from itertools import permutations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.packing.tiling_moves import ApartError, any_order, gather, items_in_order, order_like
@@ -29,7 +29,6 @@ def possible(asked):
     return {order for order in permutations(ITEMS) if all(stand_together(order, group) for group in asked)}
 
 
-@settings(max_examples=30)
 @given(st.lists(groups, min_size=1, max_size=5))
 def test_a_tree_has_all_orders_in_which_the_groups_stand_together_and_no_others(asked):
     tree = any_order(ITEMS)
@@ -46,7 +45,6 @@ def test_a_tree_has_all_orders_in_which_the_groups_stand_together_and_no_others(
         assert tuple(items_in_order(tree)) in expected
 
 
-@settings(max_examples=30)
 @given(st.lists(groups, max_size=3), groups, st.integers(1, 3))
 def test_others_stand_where_the_group_stood(asked, group, count):
     tree = any_order(ITEMS)

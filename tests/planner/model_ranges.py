@@ -10,8 +10,7 @@ from ortools.sat.python import cp_model
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.exact import Model, Schedule, space_of
-from hosim.planner.exact.solver_search import _read
+from hosim.planner.exact import Model, Schedule, schedule_of, space_of
 
 
 def model_of(graph: Graph, hardware: Hardware, budget: int, horizon: int, kind: type[Model] = Model) -> Model:
@@ -96,7 +95,7 @@ def schedules(model: Model) -> dict[str, Schedule]:
 
     class Read(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
-            schedule = _read(model, self)
+            schedule = schedule_of(model, self)
             found[repr(schedule)] = schedule
 
     cp = model.cp.clone()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.hyperoffload.tensor_choices import ChannelTimeline, channel_reservations, left_rates, timelines
+from hosim.planner.hyperoffload.tensor_choices import ChannelTimeline, left_rates, timelines
 
 SPAN = 60
 """Instants of the brute-force model; nothing is reserved beyond, so that all is free from there on."""
@@ -57,7 +57,8 @@ def test_earliest_is_the_first_free_interval(steps: list[tuple[bool, int, int, i
 def test_what_a_search_has_passed_over_is_passed_over_at_once(
     steps: list[tuple[bool, int, int, int]], more: list[tuple[bool, int, int, int]], release: int, length: int
 ) -> None:
-    with patch.multiple(channel_reservations, _MANY=0, _EVERY=1):  # every busy interval passed is noted
+    noted = patch.multiple("hosim.planner.hyperoffload.tensor_choices.channel_reservations", _MANY=0, _EVERY=1)
+    with noted:  # every busy interval passed is
         timeline, free = reserved(steps)
         assert timeline.earliest(release, length) == free.earliest(release, length)
         for _, a, _, size in more:

@@ -16,8 +16,7 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites import updated_in_place
-from hosim.planner.rewrites.processor_choice import _halfway
+from hosim.planner.rewrites import halfway, updated_in_place
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 
@@ -79,10 +78,11 @@ def test_a_choice_begins_with_what_one_processor_makes_of_it() -> None:
 
 
 def test_numbers_between_those_tried_are_next() -> None:
-    assert _halfway([0, 8, 16], 8) == 4
-    assert _halfway([0, 4, 8, 16], 8) == 12
-    assert _halfway([0, 1], 0) == 0
-    assert _halfway([0, 5, 9], 0) == 2
+    assert halfway([0, 8, 16], 8) == 4
+    assert halfway([0, 4, 8, 16], 8) == 12
+    assert halfway([0, 1], 0) == 0
+    assert halfway([0, 2], 0) == 1
+    assert halfway([0, 5, 9], 0) == 2
 
 
 def overwriting(seed: int) -> tuple[Graph, Hardware]:

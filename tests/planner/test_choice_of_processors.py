@@ -17,10 +17,11 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.models import build
-from hosim.planner.rewrites import eager, groups_of
-from hosim.planner.rewrites.processor_choice import _edits
+from hosim.planner.rewrites import eager, edits_tried, groups_of
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
+
+pytestmark = pytest.mark.slow
 
 GIB = 2**30
 
@@ -145,13 +146,13 @@ def test_an_order_is_tried_if_ops_may_change_places_and_all_that_runs_again_stil
     """An update that follows its gradient stands before the second run of f1, which would read another w1."""
     graph, best = layers(again=False)
     order = ("f0", "f1", "b1", "u1", "b0", "u0")
-    assert _edits(graph, None, None) == [None, Edits(graph, order)]
-    assert _edits(graph, best, True) == [best, replace(best, order=order)]
-    assert _edits(graph, Edits(graph, order), None) == [Edits(graph, order)]
-    assert _edits(graph, None, False) == [None]
-    assert _edits(replace(graph, meta={}), None, None) == [None]
+    assert edits_tried(graph, None, None) == [None, Edits(graph, order)]
+    assert edits_tried(graph, best, True) == [best, replace(best, order=order)]
+    assert edits_tried(graph, Edits(graph, order), None) == [Edits(graph, order)]
+    assert edits_tried(graph, None, False) == [None]
+    assert edits_tried(replace(graph, meta={}), None, None) == [None]
     graph, best = layers(again=True)
-    assert _edits(graph, best, None) == [best]
+    assert edits_tried(graph, best, None) == [best]
 
 
 def test_ops_that_share_what_outlives_the_step_are_one_group() -> None:

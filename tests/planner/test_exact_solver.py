@@ -27,6 +27,8 @@ from hosim.planner.exact import Solution, require_solver, solve
 from hosim.policies import policy_named, policy_names
 from hosim.study.asked import parse_choices
 
+pytestmark = pytest.mark.slow
+
 NS = 10**9
 
 
@@ -199,7 +201,7 @@ def tiny(seed: int) -> tuple[Graph, Hardware, int, list[int]]:
     return graph, hardware, floor + round((peak - floor) * draw.choice((0, 0.3, 0.6))), [graph.tensor_index[name] for name in kinds]
 
 
-@pytest.mark.parametrize("seed", one_in(3, SEEDS))
+@pytest.mark.parametrize("seed", one_in(6, SEEDS))
 def test_no_plan_is_better(seed: int):
     graph, hardware, budget, movable = tiny(seed)
     best, replayed = best_makespan(graph, hardware, budget, movable)
@@ -231,7 +233,8 @@ def on_streams(graph: Graph, seed: int) -> Graph:
     return Graph(graph.name, graph.tensors, tuple(replace(op, stream=f"s{draw.randrange(count)}") for op in graph.ops))
 
 
-@pytest.mark.parametrize("seed", [9, 26, 33, 61, 64, 69, 100, 175])  # 9, 26: an op must not wait; 64: a transfer makes a detach safe
+# in 9 and 26 an op must not wait; in 64 a transfer makes a detach safe
+@pytest.mark.parametrize("seed", one_in(4, [9, 33, 26, 61, 64, 69, 100, 175]))
 def test_no_plan_on_several_streams_is_better(seed: int) -> None:
     graph, hardware, budget, movable = tiny(seed)
     graph = on_streams(graph, seed)

@@ -17,11 +17,22 @@ from hosim.hardware import Hardware
 from hosim.io import load_hardware
 from hosim.models import build
 from hosim.planner import hyperoffload as notes
-from hosim.planner.hyperoffload import EVERYTHING, LOCAL_SEARCH, RIVAL, JudgedGap, Judgement, Weights, judged_gaps, plan, select
+from hosim.planner.hyperoffload import (
+    EVERYTHING,
+    LOCAL_SEARCH,
+    RIVAL,
+    SELECTION,
+    JudgedGap,
+    Judgement,
+    Selection,
+    Weights,
+    judged_gaps,
+    plan,
+    select,
+    uses_gap,
+)
 from hosim.planner.hyperoffload import explanations as verdicts
 from hosim.planner.hyperoffload.explanations import Explanation, Line, explain
-from hosim.planner.hyperoffload.judgement import SELECTION
-from hosim.planner.hyperoffload.selection import Selection, uses_gap
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
 from hosim.result import Result
 from hosim.shipped import hardware_path
@@ -218,7 +229,6 @@ def test_the_explanation_agrees_with_the_selection_on_every_gap(data: st.DataObj
         consistent(found.judgement.selection)
 
 
-@settings(max_examples=50)
 @given(data=st.data())
 def test_selection_ranks_what_it_takes_above_what_it_leaves(data: st.DataObject) -> None:
     graph = canonical(data.draw(graphs(max_ops=12, max_streams=2)))
@@ -350,7 +360,6 @@ def replayed(made: Plan, hw: Hardware) -> Result:
     return result
 
 
-@settings(max_examples=50)
 @given(cases(max_ops=10, max_streams=2, fabrics=True))
 def test_figures_agree_with_the_replay(case: tuple[Graph, Hardware, Plan]) -> None:
     graph, hw, made = case

@@ -1,7 +1,7 @@
 """The figures of gaps, one by one, on toys with the figures derived by hand."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, training
@@ -119,7 +119,6 @@ def test_contents_that_are_overwritten_need_no_transfer() -> None:
     assert (s.gap.before, s.transfer_ns, s.over_budget_ns) == (2, 0, 20)
 
 
-@settings(max_examples=50)
 @given(graphs(max_ops=10, max_streams=2), hardware(), st.integers(1, 200))
 def test_every_gap_with_bytes_has_a_score(graph: Graph, drawn, budget: int) -> None:  # type: ignore[no-untyped-def]
     problem = analyse(graph, sized(drawn, graph))

@@ -12,13 +12,14 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import search
+from hosim.planner.hyperoffload import least_traffic, search, with_least_traffic
 from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
 from hosim.planner.hyperoffload.explanations import explain
-from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
 from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, WorkDone, analyse, everything, insert
 from hosim.policies import policy_named
 from hosim.result import Result
+
+pytestmark = pytest.mark.slow
 
 
 def behind(device: int, host: int = 1000, devices: int = 1) -> Hardware:
@@ -91,17 +92,25 @@ def long_step(count: int) -> Graph:
     return b.build()
 
 
-def test_a_step_behind_host_memory_keeps_what_has_room():
-    """70 states of 60 B: of 2,400 B most is for states that stay, so that few cross the slow channel."""
-    graph, hardware = long_step(70), behind(2400, host=1500)
-    outcome = search(graph, hardware, 2400, effort=0.0)
-    assert outcome.plan.judgement.source == "least_traffic"
-    slow = sum([graph.tensors[c.tensor].size_bytes for c in outcome.plan.cache_ops if "nvme" in (c.source, c.destination)])
+@pytest.fixture(scope="module")
+def kept() -> Plan:
+    """Of a step with 70 states of 60 B, the plan on a device of 2,400 B beside 1,500 B of host memory."""
+    return search(long_step(70), BESIDE, 2400, effort=0.0).plan
+
+
+BESIDE = behind(2400, host=1500)
+
+
+def test_a_step_behind_host_memory_keeps_what_has_room(kept):
+    """Of 2,400 B most is for states that stay, so that few cross the slow channel."""
+    graph = kept.graph
+    assert kept.judgement.source == "least_traffic"
+    slow = sum([graph.tensors[c.tensor].size_bytes for c in kept.cache_ops if "nvme" in (c.source, c.destination)])
     must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
     assert 2 * must <= slow <= 3 * must
 
 
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
     """A plan for the least traffic of one device counts if all eight can run it together."""
     graph, hardware = long_step(70), behind(2400, host=8 * 1300 + 50, devices=8)
@@ -111,7 +120,7 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
         asked.append(machine)
         return replace(replay(plan, machine, budget), feasible=fits)
 
-    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    monkeypatch.setitem(with_least_traffic.__globals__, "replay", on_the_whole)
     if fits:
         plan = search(graph, hardware.fair_share, 2400, effort=0.0).plan
         assert plan.judgement.source == "least_traffic"
@@ -143,7 +152,7 @@ def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeyp
         asked.append(plan)
         return replace(replay(plan, machine, budget), feasible=False)
 
-    monkeypatch.setattr("hosim.planner.hyperoffload.least_traffic.replay", on_the_whole)
+    monkeypatch.setitem(with_least_traffic.__globals__, "replay", on_the_whole)
     assert with_least_traffic(evaluate, problem, best, "begun") == (best, "begun")
     assert [plan.cache_ops for plan in asked] == [()]
 
@@ -153,9 +162,14 @@ def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():
     outcome = search(graph, hardware, 300, effort=0.0)
     assert not outcome.cost.infeasible
     assert outcome.plan.judgement.source == "least_traffic"
+
+
+@pytest.mark.long
+def test_where_nothing_fits_below_no_tier_is_filled():
+    hardware = behind(300, host=400)
     tight = replace(hardware, tiers=(*hardware.tiers[:2], Tier("nvme", 4000, 10**10, "host")))
     with pytest.raises(InfeasibleError):
-        search(graph, tight, 300, effort=0.0)
+        search(long_step(70), tight, 300, effort=0.0)
 
 
 def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
@@ -167,9 +181,8 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
     assert other.whole is other
 
 
-def test_an_explanation_says_what_stays_and_what_moves():
-    graph, hardware = long_step(70), behind(2400, host=1500)
-    found = explain(search(graph, hardware, 2400, effort=0.0).plan, hardware, 2400)
+def test_an_explanation_says_what_stays_and_what_moves(kept):
+    found = explain(kept, BESIDE, 2400)
     begin = "Transfers take far longer than ops, so as much stays as can, and the rest lies as near as there is room."
     assert found.origin == f"{begin} Tried as well: 2 placement rules."
     whys = {one.why.partition(";")[0] for one in found.lines}

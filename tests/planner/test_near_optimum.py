@@ -19,6 +19,8 @@ from hosim.planner.hyperoffload import search  # noqa: E402
 from hosim.planner.hyperoffload.explanations import explain  # noqa: E402
 from hosim.planner.hyperoffload.tensor_choices import analyse, with_gaps_between_neighbours  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 OPTIMA = BENCH / "optima_seed_0.csv"
 EVERY = 7
 """One instance in so many is planned (families come in turns of four); ``optimality.py --known``: all 200."""

@@ -19,10 +19,12 @@ from hosim.planner.hyperoffload import Judgement, moving_ns
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.policies import policy_named
-from hosim.policies.own import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns, rivals
+from hosim.policies.own import AT_HOME_IF_THEY_FIT, AT_RUNTIME, PolicyFloors, forced_ns, static_rivals
 from hosim.schedule import freeze_runtime
 from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
+
+pytestmark = pytest.mark.slow
 
 MIB = 2**20
 
@@ -83,7 +85,7 @@ def test_policies_that_bring_up_too_much_whatever_they_do_are_not_asked_for_plan
     graph, hw = plateau(6, duration=5), machine()
 
     def planned(to_beat_ns: int) -> dict[str, bool]:
-        return {name: made is not None for name, made in rivals.static_rivals(graph, hw, 50, lambda: to_beat_ns)}
+        return {name: made is not None for name, made in static_rivals(graph, hw, 50, lambda: to_beat_ns)}
 
     assert forced_ns(graph, hw, starts(graph, hw, 50)) == 60
     assert forced_ns(graph, hw, starts(graph, hw, 60)) == 0
@@ -117,17 +119,17 @@ def towers() -> Graph:
     return b.build()
 
 
-AT_RUNTIME = ("belady", *rivals.AT_RUNTIME)
+RUNTIMES = ("belady", *AT_RUNTIME)
 
 
 def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # as if there were no other rival
-    monkeypatch.setattr(rivals, "RIVALS", ())
+    monkeypatch.setattr("hosim.policies.own.rivals.RIVALS", ())
     graph, hw = towers(), machine()
-    runtimes = {name: makespan(graph, hw, 145, name) for name in AT_RUNTIME}
+    runtimes = {name: makespan(graph, hw, 145, name) for name in RUNTIMES}
     assert runtimes["keep_first"] < min(runtimes[name] for name in ("on_demand", "lookahead", "unified_memory"))
     assert freeze_runtime(policy_named("keep_first").plan(graph, hw, 145), hw, 145) is None
-    plans = dict(rivals.static_rivals(graph, hw, 145, lambda: None))
+    plans = dict(static_rivals(graph, hw, 145, lambda: None))
     assert all(plan is not None and not verify(plan, hw, 145) for plan in plans.values())
     assert makespan(graph, hw, 145, effort=0.0) <= min(runtimes.values())
 
@@ -140,7 +142,7 @@ def test_what_a_policy_takes_at_least_is_no_more_than_its_replay_takes(data: st.
     problem = analyse(graph, hw)
     budget = data.draw(st.integers(max(problem.floor_bytes), max(1, *problem.held_bytes)))
     floors = PolicyFloors(graph, hw, budget)
-    for name in (*AT_RUNTIME, *AT_HOME_IF_THEY_FIT):
+    for name in (*RUNTIMES, *AT_HOME_IF_THEY_FIT):
         try:
             plan = policy_named(name).plan(graph, hw, budget)
         except InfeasibleError:

@@ -62,7 +62,6 @@ def test_only_the_places_of_returns_change(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-@settings(max_examples=30)
 @given(data=st.data())
 def test_choices_of_a_plan_make_it_again(streams: int, data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=8, max_streams=streams))

@@ -17,10 +17,10 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload import Search, plan, search
-from hosim.planner.hyperoffload.arms import spreading
-from hosim.planner.hyperoffload.judgement import SPREAD
+from hosim.planner.hyperoffload import Search, plan, search, spreading
 from hosim.planner.hyperoffload.tensor_choices import analyse
+
+pytestmark = pytest.mark.slow
 
 LITTLE = 0.02
 """Effort of the property tests: some dozen replays a plan."""
@@ -240,4 +240,4 @@ def test_spreads_in_time_and_late_ones_are_tried(monkeypatch: pytest.MonkeyPatch
     run = Search(plateau(12), slow, 80, "test", 0, replay)
     assert len(list(spreading(run, run.plain))) == 4
     assert run.best is not None
-    assert (run.best.outcome.cost.makespan_ns, run.best.source) == (takes, SPREAD)
+    assert (run.best.outcome.cost.makespan_ns, run.best.source) == (takes, "spread")

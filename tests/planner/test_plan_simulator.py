@@ -19,6 +19,8 @@ from hosim.planner.hyperoffload import Weights, select
 from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, analyse, insert
 
+pytestmark = pytest.mark.slow
+
 
 def difference(before: Choices, now: Choices) -> dict[int, TensorChoice | None]:
     """What changes from some choices to others."""

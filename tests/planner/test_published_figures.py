@@ -13,6 +13,8 @@ from hosim.io import load_any, load_hardware
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware, find_workload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "profile", "budget", "most_ns"),

@@ -27,6 +27,8 @@ from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.rewrites import Candidate, apply, candidates, cheapest, recomputes, rewriting, segments
 
+pytestmark = pytest.mark.slow
+
 NS = 10**9
 FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
 """Nothing below the device tier."""

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from strategies import graphs
 
 from hosim.analysis import static_curve, static_peak
@@ -46,7 +46,6 @@ def excess(graph: Graph, budget: int) -> tuple[int, int]:
     return max(above), sum(a * d for a, d in zip(above, durations_of(graph), strict=True))
 
 
-@settings(max_examples=30)
 @given(graphs(max_ops=6))
 def test_the_least_peak_of_all_orders(graph):
     found = reorder(graph, durations_of(graph), 0)

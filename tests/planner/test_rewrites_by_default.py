@@ -21,11 +21,13 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware, make, save_hardware, save_workload
 from hosim.models import build
-from hosim.planner.rewrites import graph_rewrites, reorder
+from hosim.planner.rewrites import reorder
 from hosim.policies import policy_named
 from hosim.policies.own import RIVALS
 from hosim.shipped import find_hardware
 from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
+
+pytestmark = pytest.mark.slow
 
 SLOW = two_tiers(0.1)
 """A tensor of 4 B takes 40 ns each way."""
@@ -69,8 +71,8 @@ def test_only_graphs_of_so_many_ops_that_do_not_fit_are_planned_more_than_once(m
         weighed.append(given)
         return reorder(*given)
 
-    monkeypatch.setattr(graph_rewrites, "better_order", noted)
-    monkeypatch.setattr(graph_rewrites, "MOST_OPS", len(graph.ops) - above)
+    monkeypatch.setattr("hosim.planner.rewrites.graph_rewrites.better_order", noted)
+    monkeypatch.setattr("hosim.planner.rewrites.graph_rewrites.MOST_OPS", len(graph.ops) - above)
     assert bool(planned(graph, SLOW, budget).recomputes) == (not above)
     assert bool(weighed) == (not above)
     weighed.clear()

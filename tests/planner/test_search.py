@@ -21,6 +21,8 @@ from hosim.planner.rewrites import rewriting
 from hosim.policies import policy_named
 from hosim.policies.own import RIVALS
 
+pytestmark = pytest.mark.slow
+
 EFFORTS = (0.0, 0.2, 1.0, 3.0)
 DRAWS: tuple[Callable[[int, int], Instance], ...] = (instance, instance_on_streams)
 
@@ -38,7 +40,7 @@ def makespan(plan: Plan, case: Instance) -> int:
 
 
 @pytest.mark.parametrize(("draw", "number"), one_in(3, [(draw, number) for number in range(6) for draw in DRAWS]))
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", one_in(2, [0, 1]))
 def test_more_effort_is_never_slower(draw: Callable[[int, int], Instance], number: int, seed: int) -> None:
     case = draw(number, 31)
     taken = [makespan(planned(case, effort=effort, seed=seed), case) for effort in EFFORTS]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 from toys import hill, machine, plateau, told, training
@@ -194,7 +194,6 @@ def test_a_copy_that_leaves_for_good_after_its_last_use_starts_below() -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-@settings(max_examples=50)
 @given(data=st.data())
 def test_the_account_in_listed_order_stays_within_the_budget(streams: int, data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=12, max_streams=streams))
@@ -210,7 +209,6 @@ def test_the_account_in_listed_order_stays_within_the_budget(streams: int, data:
     assert select(problem, budget, weights) == selection
 
 
-@settings(max_examples=50)
 @given(graphs(max_ops=12), hardware())
 def test_a_budget_of_everything_moves_nothing_that_need_not(graph: Graph, drawn) -> None:
     hw = sized(drawn, graph)

@@ -12,14 +12,13 @@ from toys import hill, machine, plateau
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
 from hosim.hardware import Fabric
-from hosim.planner.hyperoffload import moving_ns
-from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
+from hosim.planner.hyperoffload import moving_ns, soonest_end_ns
 from hosim.planner.hyperoffload.tensor_choices import analyse, insert
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("of", ["alone", "shared", "modelled", "devices"])
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_no_replay_ends_sooner(of: str, streams: int, data: st.DataObject) -> None:
     drawn = replace(data.draw(hardware(fabrics=of != "alone")), chunk_bytes=2**26)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from counting import lines_run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 
@@ -19,6 +19,8 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
 from hosim.policies import policy_named, policy_names
+
+pytestmark = pytest.mark.slow
 
 _BOTH_WAYS = (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9))
 RIVALS = tuple(name for name in policy_names() if not policy_named(name).by_name_only and name not in ("hyperoffload", "hybrid"))
@@ -59,7 +61,6 @@ def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world)
 
 
 @pytest.mark.parametrize("policy", RIVALS)
-@settings(max_examples=25)
 @given(world=worlds())
 def test_with_room_for_everything_every_policy_fits(policy: str, world) -> None:
     graph, machine, _ = world
@@ -89,7 +90,6 @@ def test_a_result_that_the_step_changes_ends_where_it_was(policy: str, home: str
 
 
 @pytest.mark.parametrize("policy", RIVALS)
-@settings(max_examples=25)
 @given(world=worlds(), random=st.randoms(use_true_random=False))
 def test_names_do_not_matter(policy: str, world, random) -> None:
     graph, machine, budget = world
@@ -160,7 +160,7 @@ def test_work_grows_about_linearly(policy: str) -> None:
     assert many <= 2.3 * few
 
 
-@pytest.mark.parametrize("policy", [*(name for name in RIVALS if name != "resident"), "hyperoffload"])
+@pytest.mark.parametrize("policy", [*(name for name in RIVALS if name != "resident"), pytest.param("hyperoffload", marks=pytest.mark.long)])
 def test_a_tier_that_no_channel_joins_is_used_by_way_of_another(policy: str) -> None:
     # nvme hangs on ddr, and ddr takes two of the eight weights; hbm takes three beside an activation.
     builder = GraphBuilder("chain of weights")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import moe_toy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
 from timeline_check import check_result
@@ -247,7 +247,6 @@ def fetched_by(trace: list[tuple[int, ...]], capacity: int, **given) -> list[int
     return [int(name.rpartition(".")[2]) for name in run(made)[1]]
 
 
-@settings(max_examples=40, deadline=None)
 @given(TRACES, st.integers(2, 5))
 def test_what_gives_way(trace: list[tuple[int, ...]], capacity: int) -> None:
     by_time, by_count = fetched_by(trace, capacity), fetched_by(trace, capacity, keeps="lfu")
@@ -256,7 +255,6 @@ def test_what_gives_way(trace: list[tuple[int, ...]], capacity: int) -> None:
     assert len(fetched_by(trace, capacity + 1)) <= len(by_time)  # a stack algorithm
 
 
-@settings(max_examples=25, deadline=None)
 @given(TRACES, st.integers(2, 5), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 3))
 def test_a_prediction_of_a_known_hit_rate(trace: list[tuple[int, ...]], capacity: int, hit_rate: float, seed: int) -> None:
     graph = realise(one_layer(*trace), range(len(trace)))

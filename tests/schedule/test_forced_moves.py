@@ -30,7 +30,6 @@ def check(data):
     assert replay(plan, machine).error is None
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_forced_moves_are_legal_and_enough(data):
     check(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from instances import instance
 from strategies import cases
 from toy_machine import GB, MACHINE
@@ -184,7 +184,6 @@ def test_plans_of_policies_fit_in_program_order(policy: str, number: int) -> Non
         assert (after.feasible, after.makespan_ns) == (True, before.makespan_ns)
 
 
-@settings(max_examples=30, deadline=None)
 @given(cases(max_ops=8, max_streams=3, roomy=None))
 def test_drawn_plans_stay_legal(case) -> None:
     graph, machine, plan = case

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from hosim.costmodel.transfers import routes
+from hosim.costmodel.transfers import route_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
@@ -70,9 +70,9 @@ def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.Monk
 
     def shared_route_ns(of: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None) -> int:
         played.append(len(chunks))
-        return routes.route_ns(hardware, [c.name for c in channels], sum(chunks), kind)
+        return route_ns(hardware, [c.name for c in channels], sum(chunks), kind)
 
-    monkeypatch.setattr(routes, "shared_route_ns", shared_route_ns)
+    monkeypatch.setattr("hosim.costmodel.transfers.routes.shared_route_ns", shared_route_ns)
     assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [("ddr-hbm", "hbm-ddr"), ("ddr-hbm", "ddr-nvme")]
     assert played == [64]  # the way down fits into the fabric
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs, hardware, sized
 
@@ -50,7 +50,6 @@ class Audited(Paging):
 def test_free_bytes_are_those_that_will_be(victims: Any, k: int) -> None:
     Audited.checks = 0
 
-    @settings(max_examples=40)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         graph = data.draw(graphs(max_ops=12, max_held=6))

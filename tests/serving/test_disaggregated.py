@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import REQUESTS
 from test_kv_tiers import POLICIES, chained
@@ -244,7 +244,6 @@ def test_engines_that_are_the_same_are_not_unlike():
     assert more.room == more.about["prefill"]["blocks"] + 2 * more.blocks
 
 
-@settings(max_examples=25)
 @given(REQUESTS, st.booleans(), st.integers(1, 4), st.integers(1, 3))
 def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead, most, layers):
     """With room for all, the first engine does what an engine does that answers each with one token."""
@@ -257,7 +256,6 @@ def test_what_prefills_is_an_engine_whose_answers_have_one_token(requests, ahead
     assert found.hit_tokens == alone.hit_tokens
 
 
-@settings(max_examples=40)
 @given(
     REQUESTS.map(chained),
     st.sampled_from([None, *POLICIES]),

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import REQUESTS, toy_ns
 from typer.testing import CliRunner
@@ -54,7 +54,6 @@ def test_equal_prefixes_meet_unless_it_takes_longer_there():
     assert routed(arrivals, "prefix").instances == (0, 1, 0, 0, 1)
 
 
-@settings(max_examples=25)
 @given(REQUESTS, st.sampled_from(sorted(ROUTERS)), st.booleans())
 def test_one_engine_behind_a_router_is_the_engine(requests, router, ahead):
     behind = routed(requests, router, 1, 12, ahead)
@@ -63,7 +62,6 @@ def test_one_engine_behind_a_router_is_the_engine(requests, router, ahead):
     assert (behind.preemptions, behind.hit_tokens, behind.summary()) == (alone.preemptions, alone.hit_tokens, alone.summary())
 
 
-@settings(max_examples=25)
 @given(REQUESTS, st.sampled_from(sorted(ROUTERS)), st.integers(2, 4), st.integers(8, 12), st.booleans())
 def test_what_holds_behind_any_router(requests, router, instances, blocks, ahead):
     """Every request gets its tokens on one engine, in the order of its queue; what an engine does is what it does alone."""

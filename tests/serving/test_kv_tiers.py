@@ -232,7 +232,6 @@ class Watched:
             assert tier.reserved >= 0
 
 
-@settings(max_examples=30)
 @given(
     REQUESTS,
     st.sampled_from(POLICIES),
@@ -275,7 +274,6 @@ def test_what_holds_for_any_requests(requests, policy, blocks, budget, most, ahe
     assert run() == found
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(1, 50)), min_size=1, max_size=8),
     st.sampled_from([GB // 3, GB]),

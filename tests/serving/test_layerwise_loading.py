@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import REQUESTS
 from test_kv_tiers import POLICIES, Watched, chained
@@ -65,7 +65,6 @@ def test_whoever_decodes_beside_waits_for_the_layers_too():
     assert whole == ((94, 105, 116, 127), (138,))
 
 
-@settings(max_examples=30)
 @given(
     REQUESTS.map(chained),
     st.sampled_from(POLICIES),

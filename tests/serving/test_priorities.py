@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_engine import REQUESTS, toy_ns
 from test_kv_tiers import POLICIES, Watched
@@ -70,7 +70,6 @@ def test_the_urgent_starve_the_others():
     assert served(line, most=1).token_ns[1] == (21 * 14,)
 
 
-@settings(max_examples=25)
 @given(
     REQUESTS, st.integers(8, 14), st.integers(1, 16), st.integers(1, 5), st.booleans(), st.sampled_from([None, *POLICIES]), st.booleans()
 )
@@ -83,7 +82,6 @@ def test_equal_priorities_are_first_come_first_served(requests, blocks, budget, 
     assert one == other
 
 
-@settings(max_examples=30)
 @given(
     REQUESTS,
     st.lists(st.integers(-1, 2), min_size=12, max_size=12),

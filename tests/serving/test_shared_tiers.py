@@ -159,7 +159,6 @@ def test_on_hosts_of_their_own_engines_share_nothing(requests, policy, router, e
             assert alone.token_ns == tuple(found.token_ns[number] for number in own)
 
 
-@settings(max_examples=30)
 @given(
     REQUESTS.map(chained),
     st.sampled_from(POLICIES),

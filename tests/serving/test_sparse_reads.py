@@ -180,7 +180,6 @@ def test_blocks_that_take_no_time_are_as_good_as_memory(asked, most, share, chan
     assert (small.token_ns, small.scheduled_ns) == (large.token_ns, large.scheduled_ns)
 
 
-@settings(max_examples=30)
 @given(
     REQUESTS.map(chained),
     st.tuples(st.integers(8, 10), st.integers(4, 16), st.integers(2, 5)),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hosim.planner.exact.schedule_to_plan import placed, plan_of
     from hosim.planner.exact.serial_schedule import serial
     from hosim.planner.exact.solver import Solution, require_solver, solve
-    from hosim.planner.exact.solver_search import hint
+    from hosim.planner.exact.solver_search import hint, schedule_of
     from hosim.planner.exact.warm_start import observed
 else:
     __getattr__, __dir__ = lazy_names(
@@ -31,7 +31,7 @@ else:
             "schedule_to_plan": "placed plan_of",
             "serial_schedule": "serial",
             "solver": "Solution require_solver solve",
-            "solver_search": "hint",
+            "solver_search": "hint schedule_of",
             "warm_start": "observed",
         },
     )
@@ -39,5 +39,5 @@ else:
 __all__ = [
     "Conflict", "Model", "Schedule", "Solution", "Space", "StoreAt", "TakenAbsence", "add_lower_capacities", "add_redundant_constraints",
     "conflicts", "forbid", "hint", "knows_all_starts", "need", "observed", "placed", "plan_of", "proved_bound_ns", "relaxed",
-    "require_solver", "serial", "solve", "space_of",
+    "require_solver", "schedule_of", "serial", "solve", "space_of",
 ]  # fmt: skip

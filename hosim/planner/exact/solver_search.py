@@ -86,11 +86,13 @@ def solve_model(model: Model, limit: float, seed: int) -> SolverResult:
         raise AssertionError(model.cp.validate())
     bound = 0 if infeasible else round(solver.best_objective_bound)
     return SolverResult(
-        _read(model, solver) if found else None, bound, infeasible, solver.wall_time, solver.response_proto.deterministic_time
+        schedule_of(model, solver) if found else None, bound, infeasible, solver.wall_time, solver.response_proto.deterministic_time
     )
 
 
-def _read(model: Model, solver: cp_model.CpSolver) -> Schedule:
+def schedule_of(model: Model, solver: cp_model.CpSolver) -> Schedule:
+    """The schedule that a solver has found, read off the values of the model's variables."""
+
     def true(literal: Any) -> bool:
         return literal if isinstance(literal, bool) else bool(solver.boolean_value(literal))
 

@@ -5,33 +5,35 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.hyperoffload.arms import stretched, swept
+    from hosim.planner.hyperoffload.arms import spreading, stretched, swept
     from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
     from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
     from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap, judged_gaps
-    from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, Judgement
+    from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, Judgement
+    from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
     from hosim.planner.hyperoffload.pipeline import plan, search
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
-    from hosim.planner.hyperoffload.selection import select
+    from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
     from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "arms": "stretched swept",
+            "arms": "spreading stretched swept",
             "gap_figures": "GapFigures gap_figures",
             "gap_scoring": "GapScore Weights",
             "judged_gaps": "JudgedGap STARTS_BELOW judged_gaps",
-            "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL",
+            "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL SELECTION",
+            "least_traffic": "least_traffic with_least_traffic",
             "pipeline": "plan search",
             "search": "Arm Found PlannedGraph Search",
-            "selection": "select",
+            "selection": "Selection select uses_gap",
             "soonest_end": "moving_ns soonest_end_ns",
         },
     )
 
 __all__ = [
-    "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap", "Judgement",
-    "PlannedGraph", "Search", "Weights", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select", "soonest_end_ns",
-    "stretched", "swept",
+    "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap",
+    "Judgement", "PlannedGraph", "Search", "Selection", "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "plan",
+    "search", "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
 ]  # fmt: skip

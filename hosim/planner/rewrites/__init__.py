@@ -7,7 +7,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.planner.rewrites.graph_rewrites import rewriting
     from hosim.planner.rewrites.in_place import updated_in_place
-    from hosim.planner.rewrites.processor_choice import groups_of
+    from hosim.planner.rewrites.processor_choice import edits_tried, groups_of, halfway
     from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
     from hosim.planner.rewrites.reorder import eager, reorder
     from hosim.planner.rewrites.variants import Variants
@@ -17,7 +17,7 @@ else:
         {
             "graph_rewrites": "rewriting",
             "in_place": "updated_in_place",
-            "processor_choice": "groups_of",
+            "processor_choice": "edits_tried groups_of halfway",
             "recompute": "Candidate apply candidates cheapest recomputes segments",
             "reorder": "eager reorder",
             "variants": "Variants",
@@ -25,6 +25,6 @@ else:
     )
 
 __all__ = [
-    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "groups_of", "recomputes", "reorder",
-    "rewriting", "segments", "updated_in_place",
+    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "edits_tried", "groups_of", "halfway", "recomputes",
+    "reorder", "rewriting", "segments", "updated_in_place",
 ]  # fmt: skip

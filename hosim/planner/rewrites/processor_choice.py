@@ -76,7 +76,7 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     begin = search.best or uniform[0]
     trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
     tried = []
-    for edits in _edits(graph, search.edits_of_best(), parameters["reorder"]):
+    for edits in edits_tried(graph, search.edits_of_best(), parameters["reorder"]):
         quick = replace(search, plans={}, settings=_TRIAL, edits=edits)
         _vary(quick, begin, trials)
         tried.append(quick)
@@ -87,7 +87,7 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     return search.found()
 
 
-def _edits(graph: Graph, best: Edits | None, reorder: bool | None) -> list[Edits | None]:
+def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[Edits | None]:
     """The changes to the graph of the best uniform plan; and if its ops may change places, the same with an eager order of the ops."""
     ordered = eager(graph) if (is_repeatable(graph) if reorder is None else reorder) else graph
     other = replace(best or Edits(graph), order=tuple([op.name for op in ordered.ops]))
@@ -350,7 +350,7 @@ def _prefixes(trials: _Trials, order: Sequence[tuple[int, ...]], processor: str,
         for k in {0, len(order), following} - known.keys():
             choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
             known[k] = _tried(trials, beside_neighbours(search.graph, search.groups, choice))
-        following = _halfway(sorted(known), min(known, key=lambda k: (known[k], k)))
+        following = halfway(sorted(known), min(known, key=lambda k: (known[k], k)))
         if not following:
             break
 
@@ -399,11 +399,11 @@ def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: s
             trials.judge(choice)
             known[following] = trials.search.ns(choice)
             best = min(known, key=lambda k: (known[k], k))
-            following = _halfway(sorted(known), best)
-        best = best if 0 < best < n else _halfway(sorted(known), best)
+            following = halfway(sorted(known), best)
+        best = best if 0 < best < n else halfway(sorted(known), best)
 
 
-def _halfway(tried: Sequence[int], best: int) -> int:
+def halfway(tried: Sequence[int], best: int) -> int:
     """The number halfway to the farther of the neighbours of ``best``; 0 if there is none."""
     place = tried.index(best)
     near = [other for other in tried[max(0, place - 1) : place + 2] if abs(other - best) > 1]

@@ -6,6 +6,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.policies.own.belady import FarthestNextUse
+    from hosim.policies.own.g10 import IdleTimes
     from hosim.policies.own.hybrid import Deciding, as_started
     from hosim.policies.own.hyperoffload import plan
     from hosim.policies.own.keep_first import FetchedThenLast
@@ -20,6 +21,7 @@ else:
         __name__,
         {
             "belady": "FarthestNextUse",
+            "g10": "IdleTimes",
             "hybrid": "Deciding as_started",
             "hyperoffload": "plan",
             "keep_first": "FetchedThenLast",
@@ -33,7 +35,7 @@ else:
     )
 
 __all__ = [
-    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse", "FetchedThenLast",
-    "FirstArrived", "LeastRecentlyUsed", "MemoryBlocks", "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of",
+    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse", "FetchedThenLast", "FirstArrived",
+    "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks", "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of",
     "layers_with_experts", "plan", "static_rivals", "visits",
 ]  # fmt: skip

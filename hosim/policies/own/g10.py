@@ -81,7 +81,7 @@ def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], 
     return found, found.pop() if least > 0 else _NOTHING
 
 
-class _IdleTimes:
+class IdleTimes:
     """Idle times, the one with the most relief first. As ops come to fit no relief rises, so one that was found once is an upper bound."""
 
     def __init__(self, found: Sequence[Gap], per_ns: Relief, above: OverTime) -> None:
@@ -165,7 +165,7 @@ class _G10:
         found = list(self._idle_times()) if self.tiers else []
         per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
         above = OverTime(self.durations, self.held > self.line)
-        idle = _IdleTimes(found, per_ns, above)
+        idle = IdleTimes(found, per_ns, above)
         while above.count:
             n = idle.pop()
             if n is None:

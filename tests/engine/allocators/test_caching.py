@@ -278,7 +278,7 @@ program = st.lists(
 )
 
 
-@settings(max_examples=75)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(program, st.booleans(), st.sampled_from([None, 24 * MIB]), st.sampled_from([0.0, 0.6]))
 def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split, threshold):
     allocator = CachingAllocator(
