@@ -16,7 +16,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.arms import annealing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
-from hosim.planner.hyperoffload.search import Arm, Found, Search
+from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
@@ -52,6 +52,8 @@ def search(
     *,
     policy: str = "hyperoffload",
     effort: float = 1.0,
+    work: int | None = None,
+    within: float = 0.0,
     seed: int = 0,
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
@@ -60,15 +62,17 @@ def search(
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``arms`` are more of them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless nothing
-    waits. ``judge`` replays the plans that are compared.
+    ``work`` and ``within`` end the search before its effort does (:class:`hosim.planner.hyperoffload.search.Ends`). ``arms`` are more of
+    them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless nothing waits or something else
+    has ended the search. ``judge`` replays the plans that are compared.
     """
+    ends = Ends(effort, work, within)
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
     if placement is None:
-        run.run([spreading, *arms], _OF_EACH, _LATER, needed, effort)
+        run.run([spreading, *arms], _OF_EACH, _LATER, needed, ends)
     else:
-        run.run(arms, (sweeping(placement), fitting), (), needed, effort)
+        run.run(arms, (sweeping(placement), fitting), (), needed, ends)
     if run.best is None or run.best.outcome.cost.infeasible:
         raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
     return _judged(run.best, run.tried)

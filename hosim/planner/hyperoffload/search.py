@@ -3,18 +3,19 @@
 An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
 (:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
 best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
-never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search.
+never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search. Before each
+step something else may end it (:mod:`hosim.search_control`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from hosim.analysis.lower_bounds import LowerBounds
+from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
 from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.graph import Graph
@@ -32,6 +33,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     analyse,
     with_gaps_between_neighbours,
 )
+from hosim.search_control import SearchProgress, present_planning
 
 _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
@@ -102,6 +104,18 @@ class Found:
     source: str
     selection: Selection | None = None
     rival: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a search ends: at so many times the work of ``effort=1``, and before where it has done ``work``.
+
+    Also where the makespan of its plan is ``within`` that part of the lower bound above it (:attr:`hosim.result.Result.above_bound`).
+    """
+
+    effort: float = 1.0
+    work: int | None = None
+    within: float = 0.0
 
 
 class _Arm(ABC):
@@ -237,6 +251,8 @@ class Search:
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
         """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
         self.best: Found | None = None
+        self._planning = present_planning()
+        self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
         self.full = ""
@@ -299,18 +315,18 @@ class Search:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
-        """Take one step after the other, until nothing pays any more or the work is done.
+    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], ends: Ends) -> None:
+        """Take one step after the other, until nothing pays any more, the work is done or something else ends it.
 
         ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and for every variant that has the best
         plan, and so are those for ``later``, which come after local search where as much is expected of them. In the end come the steps
-        left of what is ``needed``.
+        left of what is ``needed``, unless something else has ended it.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
         behind: list[_Arm] = []
-        asked, limit = [], int(max(effort, _LEAST) * self.whole)
-        while not self.done:
+        asked, limit = [], int(max(ends.effort, _LEAST) * self.whole)
+        while not self.done and not self._ends(ends, limit):
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
                 asked.append(planned)
@@ -324,8 +340,36 @@ class Search:
                 first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
                 self.pool = [other for other in self.pool if other is not arm]
         for arm in last:
-            while not self.done and self._may_gain(arm) and arm.step():
+            while not self.done and self._may_gain(arm) and not self._ends(ends, limit) and arm.step():
                 pass
+        self._planning.add(self.work.done)
+
+    def _ends(self, ends: Ends, limit: int) -> bool:
+        """Whether the search ends here, with work left."""
+        best = None if self.best is None or self.nothing_fits else self.best
+        takes_ns = bound_ns = None
+        near = False
+        if best is not None:
+            takes_ns = best.outcome.cost.makespan_ns
+            near = ends.within > 0 and self._above_bound(best) <= ends.within
+            bound_ns = self._quick_bound_ns(best) if self._planning.telling else None
+        return self._planning.ends(SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit), ends.work, near)
+
+    def _quick_bound_ns(self, found: Found) -> int:
+        """What no plan like that beats, for whoever is told: it is not counted as work."""
+        bounds = self.plain.problem.graph.derived_on(self.hardware, LowerBounds)
+        if found.planned is self.plain:
+            return max(self.plain.problem.horizon_ns, bounds.quick_ns(self.budget_bytes))
+        return bounds.any_order_ns(self.budget_bytes, repeats=True, homes_kept=True, compete=None)
+
+    def _above_bound(self, found: Found) -> float:
+        """How far a plan that fits is above the lower bound that its result will have."""
+        if self._bounded is None or self._bounded[0] is not found:
+            outcome, edits = found.outcome, found.planned.edits
+            plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)
+            bound_ns = bound_of_result_ns(outcome.result, plan, self.hardware, self.budget_bytes) or 0
+            self._bounded = found, outcome.cost.makespan_ns / max(1, bound_ns) - 1
+        return self._bounded[1]
 
     def _may_gain(self, arm: _Arm) -> bool:
         return self.best is None or self.nothing_fits or arm.least_ns < self.best.outcome.cost.makespan_ns

@@ -31,6 +31,8 @@ def plan(
     budget_bytes: int,
     *,
     effort: float,
+    work: int | None = None,
+    within: float = 0.0,
     seed: int,
     reorder: bool | None,
     recompute: bool | None,
@@ -40,7 +42,7 @@ def plan(
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
-    ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
+    ``effort``, ``work`` and ``within`` say where the search ends (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
     that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.tiers_below.placement`, or
     :data:`hosim.schedule.tiers_below.placement.PLANNED`.
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
@@ -55,7 +57,8 @@ def plan(
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        found = search(*given, effort=effort, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
+        ends = {"effort": effort, "work": work, "within": within}
+        found = search(*given, **ends, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:
