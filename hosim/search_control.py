@@ -65,14 +65,16 @@ class SearchProgress:
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """What a plan says of the search that found it: the ``work``, which makes it again, why it ``ended``, and how it does where times vary.
+    """What a plan says of the search that found it.
 
-    The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times, and takes ``lost`` more than without them on average,
-    as a part of its makespan; ``None`` where none were drawn, or none fits.
+    Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan ``again``. The plan fits in all but ``failed`` of
+    so many ``draws`` of op and transfer times, and takes ``lost`` more than without them on average, as a part of its makespan; ``None``
+    where none were drawn, or none fits.
     """
 
     work: int = 0
     ended: str = DONE
+    again: str = ""
     draws: int = 0
     failed: int = 0
     lost: float | None = None
@@ -116,7 +118,7 @@ class Planning:
         return self._control is not None and self._control.tell is not None
 
     def ends(self, progress: SearchProgress, most: int | None, near: bool) -> bool:
-        """Whether the search ends here with its plan: it is ``near`` enough to the bound, did ``most`` work, or somebody wants it to end."""
+        """Whether the search ends here with its plan: it is ``near`` enough to the bound, did ``most`` work, or somebody ends it."""
         work = self._before + progress.work
         why = self._told(progress, work, most) or (BY_BOUND if near else None)
         self.has_plan = progress.makespan_ns is not None

@@ -134,13 +134,14 @@ _ORIGIN = KeyTable(
 
 _SEARCH = KeyTable(
     "SearchModel",
-    """The search that found the plan: its work, which makes the plan again, and why it ended.
+    """The search that found the plan: its work, why it ended, and the policy with its parameters that makes the plan again.
 
 The plan fits in all but ``failed`` of ``draws`` of op and transfer times, and takes ``lost`` of its makespan more than planned on average.
     """,
     SearchRecord,
     Key("work", COUNT),
     Key("ended", literal(DONE, BY_WORK, BY_BOUND, BY_TIME, BY_CTRL_C, BY_CALLBACK)),
+    Key("again", TEXT, brief=True),
     Key("draws", COUNT, brief=True),
     Key("failed", COUNT, brief=True),
     Key("lost", optional(Kind(Annotated[float, Field(ge=-1, allow_inf_nan=False)], float)), brief=True),

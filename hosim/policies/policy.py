@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
 from hosim.schedule import planned_in_order_of_uses
-from hosim.search_control import BY_CALLBACK, BY_CTRL_C, BY_TIME, SearchRecord, one_planning
+from hosim.search_control import BY_CALLBACK, BY_CTRL_C, BY_TIME, DONE, SearchRecord, one_planning
 from hosim.units import parse_share, parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
@@ -328,7 +329,12 @@ class Policy(InCells):
         if "work" not in self.settings:
             return self._in_order_of_uses(graph, hardware, budget, given)
         with one_planning() as planning:
-            return noted(self._in_order_of_uses(graph, hardware, budget, given), planning.record)
+            plan = self._in_order_of_uses(graph, hardware, budget, given)
+        done = planning.record
+        asked = {**given, "work": given["work"] if done.ended == DONE else done.work}
+        said = [f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in asked.items()]
+        changed = [text for text, (key, value) in zip(said, asked.items(), strict=True) if value != self.settings[key].default]
+        return _noted(plan, replace(done, again=":".join([self.name, *changed])))
 
     def _in_order_of_uses(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
         """The plan of one of hosim's own, which does not depend on the order in which the workload lists its tensors."""
@@ -391,14 +397,14 @@ class Policy(InCells):
 _ENDED = {BY_TIME: "its time was over", BY_CTRL_C: "of Ctrl-C", BY_CALLBACK: "its progress callback said so"}
 
 
-def noted(plan: Plan, done: SearchRecord) -> Plan:
+def _noted(plan: Plan, done: SearchRecord) -> Plan:
     """The plan with what its search did, and a note where something ended it that another run does not repeat."""
-    record = replace(plan.search or SearchRecord(), work=done.work, ended=done.ended)
+    record = replace(plan.search or SearchRecord(), work=done.work, ended=done.ended, again=done.again)
     if done.ended not in _ENDED:
         return replace(plan, search=record)
     from hosim.notes import Note  # here, as listing policies imports no costs
 
-    line = f"ended after {done.work:,} of work, because {_ENDED[done.ended]}; --work {done.work} makes the plan again"
+    line = f"ended after {done.work:,} of work, because {_ENDED[done.ended]}; {done.again} makes the plan again"
     return replace(plan, search=record, notes=(*plan.notes, str(Note("search", line))))
 
 

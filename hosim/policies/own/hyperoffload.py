@@ -42,8 +42,9 @@ def plan(
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
-    ``effort``, ``work`` and ``within`` say where the search ends (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
-    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.tiers_below.placement`, or
+    ``effort``, ``work`` and ``within`` say where the search ends (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute``
+    let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says that its ops may
+    (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.tiers_below.placement`, or
     :data:`hosim.schedule.tiers_below.placement.PLANNED`.
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
     policies are not asked for plans.
