@@ -69,13 +69,16 @@ def search(
     ends = Ends(effort, work, within)
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
-    if placement is None:
-        run.run([spreading, *arms], _OF_EACH, _LATER, needed, ends)
-    else:
-        run.run(arms, (sweeping(placement), fitting), (), needed, ends)
-    if run.best is None or run.best.outcome.cost.infeasible:
-        raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
-    return _judged(run.best, run.tried)
+    try:
+        if placement is None:
+            run.run([spreading, *arms], _OF_EACH, _LATER, needed, ends)
+        else:
+            run.run(arms, (sweeping(placement), fitting), (), needed, ends)
+        if run.best is None or run.best.outcome.cost.infeasible:
+            raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
+        return _judged(run.tidied(run.best), run.tried)
+    finally:
+        run.planning.add(run.work.done)
 
 
 def _judged(found: Found, tried: Sequence[str]) -> Evaluation:

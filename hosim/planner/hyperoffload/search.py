@@ -21,7 +21,7 @@ from hosim.engine import replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH
+from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
 from hosim.planner.hyperoffload.local_moves import Annealing, LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
 from hosim.planner.hyperoffload.tensor_choices import (
@@ -33,6 +33,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     analyse,
     with_gaps_between_neighbours,
 )
+from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 from hosim.search_control import SearchProgress, present_planning
 
 _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
@@ -45,6 +46,8 @@ _FEW = 48
 """Up to so many ops tensors may be away between two uses that follow each other on one stream, too."""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
+_TIDIED = 2
+"""Blocks of work at most that look for what a plan moves and need not."""
 _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
 And what counts of all that it did before its last step."""
@@ -251,7 +254,7 @@ class Search:
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
         """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
         self.best: Found | None = None
-        self._planning = present_planning()
+        self.planning = present_planning()
         self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
@@ -271,6 +274,17 @@ class Search:
             return None
         search = Annealing(simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32))
         return Found(planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH)
+
+    def tidied(self, found: Found) -> Found:
+        """The plan less what it moves and need not."""
+        planned, choices = found.planned, found.outcome.choices
+        simulator = planned.simulated(found.outcome)
+        if not choices or not simulator.covers(choices):
+            return found
+        outcome = planned.evaluate(without_unneeded(simulator, choices, _TIDIED * self.block, self.work))
+        if outcome.cost >= found.outcome.cost:
+            return found
+        return replace(found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH)
 
     def note_full(self, full: str) -> None:
         """Which lower tiers were full in a sweep, in words."""
@@ -342,7 +356,6 @@ class Search:
         for arm in last:
             while not self.done and self._may_gain(arm) and not self._ends(ends, limit) and arm.step():
                 pass
-        self._planning.add(self.work.done)
 
     def _ends(self, ends: Ends, limit: int) -> bool:
         """Whether the search ends here, with work left."""
@@ -352,8 +365,8 @@ class Search:
         if best is not None:
             takes_ns = best.outcome.cost.makespan_ns
             near = ends.within > 0 and self._above_bound(best) <= ends.within
-            bound_ns = self._quick_bound_ns(best) if self._planning.telling else None
-        return self._planning.ends(SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit), ends.work, near)
+            bound_ns = self._quick_bound_ns(best) if self.planning.telling else None
+        return self.planning.ends(SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit), ends.work, near)
 
     def _quick_bound_ns(self, found: Found) -> int:
         """What no plan like that beats, for whoever is told: it is not counted as work."""
