@@ -23,6 +23,9 @@ BUILT_IN = (
             "effort": Parameter(1.0, "float", "scales the work of the search; more continues it"),
             "work": Parameter(None, "int", "ends the search after so much work, as counted; none: where its effort is spent"),
             "within": Parameter(0.0, "share", "ends the search at a plan at most so far above the lower bound, such as 1%"),
+            "alpha": Parameter(
+                None, "float", "also ranks by max(0, transfer - overlap) + alpha * residency, as described; none: it does not"
+            ),
             "seed": Parameter(0, "int", "of the search"),
             "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),
             "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),

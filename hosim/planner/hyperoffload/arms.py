@@ -73,6 +73,17 @@ def stretched(planned: PlannedGraph, slow: float = 1.0, placement: Placement | N
     return Weights(placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
+def ranking(alpha: float) -> Arm:
+    """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the stretched one."""
+
+    def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
+        for weights in (Weights(), stretched(planned)):
+            swept(search, planned, replace(weights, alpha=alpha))
+            yield
+
+    return steps
+
+
 def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
     slow = 1.0

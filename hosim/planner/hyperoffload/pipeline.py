@@ -1,7 +1,8 @@
 """HyperOffload's planner from end to end: which arms a search has, and what becomes of its best plan.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
-``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
+``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps may have
+(:mod:`hosim.planner.hyperoffload.described_cost`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.arms import annealing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
+from hosim.planner.hyperoffload.arms import (
+    annealing,
+    fitting,
+    holding_less,
+    placing,
+    ranking,
+    refining,
+    saving_traffic,
+    spreading,
+    sweeping,
+)
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
@@ -54,6 +65,7 @@ def search(
     effort: float = 1.0,
     work: int | None = None,
     within: float = 0.0,
+    alpha: float | None = None,
     seed: int = 0,
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
@@ -62,16 +74,18 @@ def search(
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``work`` and ``within`` end the search before its effort does (:class:`hosim.planner.hyperoffload.search.Ends`). ``arms`` are more of
-    them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless nothing waits or something else
-    has ended the search. ``judge`` replays the plans that are compared.
+    ``work`` and ``within`` end the search before its effort does (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps
+    by the cost of the description (:mod:`hosim.planner.hyperoffload.described_cost`). ``arms`` are more of them than the planner's own;
+    those ``needed`` are gone through to the end whatever the effort, unless nothing waits or something else has ended the search.
+    ``judge`` replays the plans that are compared.
     """
     ends = Ends(effort, work, within)
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
     try:
         if placement is None:
-            run.run([spreading, *arms], _OF_EACH, _LATER, needed, ends)
+            described = [] if alpha is None else [ranking(alpha)]
+            run.run([spreading, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
         else:
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
         if run.best is None or run.best.outcome.cost.infeasible:
