@@ -43,7 +43,7 @@ def compare(
     :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     check_measured_on(graph, hardware)
-    results = []
+    results: list[Result] = []
     control = control_of_searches()
     for choice in choices:
         if control is not None and control.interrupted:

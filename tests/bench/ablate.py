@@ -51,8 +51,8 @@ LOCAL = "local search"
 EVERYTHING = ""
 """What a row is without: nothing."""
 PIPELINE, OWN = (import_module(f"hosim.{name}") for name in ("planner.hyperoffload.pipeline", "policies.own.hyperoffload"))
-FACTORIES = ("rewriting", "asking_rivals")
-"""Arms that the policy adds to those of the planner, by the functions that make them."""
+FACTORIES = {"ranking": PIPELINE, "rewriting": OWN, "asking_rivals": OWN}
+"""Arms that are made for each search, by the functions that make them, and where these are called."""
 
 
 # -- the cases -----------------------------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ class Counted:
 
         return steps
 
-    def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
+    def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> int:
         """The makespan of hyperoffload's plan with these arms."""
 
         def counted(factory: str) -> Callable[..., Arm]:
-            make_arm = getattr(OWN, factory)
+            make_arm = getattr(FACTORIES[factory], factory)
             return lambda *given: self.arm(factory, make_arm(*given))
 
         with ExitStack() as patched:
@@ -203,10 +203,10 @@ class Counted:
                 patched.enter_context(patch.object(PIPELINE, listed, these))
             patched.enter_context(patch.object(PIPELINE, "spreading", self.arm("spreading", PIPELINE.spreading)))
             for factory in FACTORIES:
-                patched.enter_context(patch.object(OWN, factory, counted(factory)))
+                patched.enter_context(patch.object(FACTORIES[factory], factory, counted(factory)))
             if self.without == LOCAL:
                 patched.enter_context(patch.object(Search, "_pool", lambda *_: None))
-            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes)
+            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes, effort=effort)
         took = replay(plan, hardware, budget_bytes).makespan_ns
         assert took is not None
         return took
@@ -231,12 +231,12 @@ class Row:
     version: str
 
 
-def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int) -> Row:
+def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> Row:
     """The row of a case without an arm."""
     counted = Counted(without)
     begun = time.process_time()
     try:
-        took = counted.plan(graph, hardware, budget_bytes)
+        took = counted.plan(graph, hardware, budget_bytes, effort)
     except InfeasibleError:
         took = None
     spent = " ".join(f"{name}={work}" for name, work in counted.spent.items())
@@ -255,7 +255,7 @@ def read(file: Path) -> list[Row]:
     ]
 
 
-def measure_all(cases: Sequence[str], file: Path) -> None:
+def measure_all(cases: Sequence[str], file: Path, effort: float) -> None:
     """Measure what the file lacks."""
     there = {(row.case, row.without) for row in read(file)}
     for case in cases:
@@ -268,7 +268,7 @@ def measure_all(cases: Sequence[str], file: Path) -> None:
             print(f"{case}: skipped: {error}", file=sys.stderr)
             continue
         for without in asked:
-            write(measured(case, without, graph, hardware, budget), file)
+            write(measured(case, without, graph, hardware, budget, effort), file)
 
 
 def write(row: Row, file: Path) -> None:
@@ -317,11 +317,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("build/ablation.csv"))
+    parser.add_argument("--effort", type=float, default=1.0, help="of each search; one file is of one effort")
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     if not asked.report:
-        measure_all(asked.cases, asked.out)
+        measure_all(asked.cases, asked.out, asked.effort)
     print("\n".join(table([row for row in read(asked.out) if row.case in asked.cases])))
 
 

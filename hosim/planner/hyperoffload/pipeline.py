@@ -88,9 +88,9 @@ def search(
             run.run([spreading, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
         else:
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
-        if run.best is None or run.best.outcome.cost.infeasible:
-            raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
-        return _judged(run.tidied(run.best), run.tried)
+        if run.chosen is None or run.chosen.outcome.cost.infeasible:
+            raise InfeasibleError(_explain(run), report=(run.chosen and run.chosen.outcome.result.error) or "")
+        return _judged(run.tidied(run.chosen), run.tried)
     finally:
         run.planning.add(run.work.done)
 

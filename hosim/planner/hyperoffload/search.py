@@ -17,7 +17,7 @@ from random import Random
 
 from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
 from hosim.edits import Edits
-from hosim.engine import replay
+from hosim.engine import replay, replayed_latitudes
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.gap_scoring import Weights
@@ -52,11 +52,13 @@ _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
 And what counts of all that it did before its last step."""
 _SHARE = 5e-4
-"""The search ends when less than this part of the makespan is to be expected of the rest of the work."""
+"""The search ends when less than this part of the makespan is to be expected of the rest of the work. What gains less is taken if it is
+steadier."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
-_ANALYSED, _BOUNDED = 30, 90
-"""The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`WorkDone`."""
+_ANALYSED, _BOUNDED, _OF_SLACK = 30, 90, 50
+"""The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and cache op of a plan's slack; all work is
+in units of :class:`WorkDone`."""
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
 
@@ -107,6 +109,16 @@ class Found:
     source: str
     selection: Selection | None = None
     rival: str = ""
+
+    @cached_property
+    def slack(self) -> int:
+        """How much later its copies may be at no cost: the mean, in thousandths of the makespan; all of it where nothing is copied."""
+        evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
+        evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
+        if not cost.moved_bytes:
+            return 1000
+        copies = replayed_latitudes(plan, evaluate.problem.hardware, evaluate.budget_bytes).values()
+        return 1000 * sum([copy.slack_ns for copy in copies]) // max(1, len(copies) * cost.makespan_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +251,9 @@ def _unlike(one: Found, other: Found) -> bool:
 class Search:
     """Plans of a graph within a budget.
 
-    ``best`` is the best so far, ``work`` what was done, ``tried`` names what was planned for besides.
+    ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never slower than any plan that it was before, and
+    by less than :data:`_SHARE` slower than the best (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for
+    besides.
     """
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
@@ -254,6 +268,7 @@ class Search:
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
         """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
         self.best: Found | None = None
+        self.chosen: Found | None = None
         self.planning = present_planning()
         self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
@@ -301,9 +316,23 @@ class Search:
             self.pool = [member for member in self.pool if not member.found.outcome.cost.infeasible]
 
     def note_best(self, found: Found) -> None:
-        """A plan for the best."""
+        """A plan for the best, and for what is returned."""
         if self.best is None or found.outcome.cost < self.best.outcome.cost:
             self.best = found
+        if self.chosen is None or self._steadier(found, self.chosen):
+            self.chosen = found
+
+    def _steadier(self, found: Found, chosen: Found) -> bool:
+        """Whether a plan is to be returned instead of another: as it is faster or, where it is hardly that, as its copies have more slack.
+
+        So more work never makes what is returned slower. What is there for other reasons than speed decides by speed alone: a rival's plan,
+        of which ours is to be no slower, and one without waits, which ends the search.
+        """
+        new, old = found.outcome, chosen.outcome
+        gain = _gain(chosen, found)
+        if new.cost.infeasible or old.cost.infeasible or gain > _SHARE or found.rival or not new.waits:
+            return new.cost < old.cost
+        return new.cost.makespan_ns <= old.cost.makespan_ns and (found.slack, gain) > (chosen.slack, 0.0)
 
     def _pool(self, found: Found) -> None:
         """Keep a plan that is unlike all in the pool, or better than what it is like."""
@@ -359,7 +388,7 @@ class Search:
 
     def _ends(self, ends: Ends, limit: int) -> bool:
         """Whether the search ends here, with work left."""
-        best = None if self.best is None or self.nothing_fits else self.best
+        best = None if self.nothing_fits else self.chosen
         takes_ns = bound_ns = None
         near = False
         if best is not None:
@@ -385,7 +414,7 @@ class Search:
         return self._bounded[1]
 
     def _may_gain(self, arm: _Arm) -> bool:
-        return self.best is None or self.nothing_fits or arm.least_ns < self.best.outcome.cost.makespan_ns
+        return self.chosen is None or self.nothing_fits or arm.least_ns < self.chosen.outcome.cost.makespan_ns
 
     def _pays(self, arm: _Arm, left: int) -> bool:
         """Whether enough is to be expected of the rest of the work."""

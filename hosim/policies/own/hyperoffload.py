@@ -6,8 +6,10 @@ graph itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
+from typing import Any
 
 from hosim.cache_plan import Plan
 from hosim.collector import rare_collection
@@ -59,7 +61,7 @@ def plan(
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        asked_for = {"effort": effort, "work": work, "within": within, "alpha": alpha}
+        asked_for: Mapping[str, Any] = {"effort": effort, "work": work, "within": within, "alpha": alpha}
         found = search(*given, **asked_for, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
