@@ -119,9 +119,11 @@ class Planning:
 
     def ends(self, progress: SearchProgress, most: int | None, near: bool) -> bool:
         """Whether the search ends here with its plan: it is ``near`` enough to the bound, did ``most`` work, or somebody ends it."""
+        self.has_plan = progress.makespan_ns is not None
+        if self.has_plan and self._ended is not None:
+            return True
         work = self._before + progress.work
         why = self._told(progress, work, most) or (BY_BOUND if near else None)
-        self.has_plan = progress.makespan_ns is not None
         if self.has_plan and self._ended is None and why is not None:
             self._ended = work, why
         return self.has_plan and self._ended is not None

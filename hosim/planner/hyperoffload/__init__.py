@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import select
     from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
+    from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,11 +28,12 @@ else:
             "search": "Arm Found PlannedGraph Search",
             "selection": "select",
             "soonest_end": "moving_ns soonest_end_ns",
+            "unneeded_moves": "without_unneeded",
         },
     )
 
 __all__ = [
     "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap", "Judgement",
     "PlannedGraph", "Search", "Weights", "gap_figures", "judged_gaps", "moving_ns", "plan", "search", "select", "soonest_end_ns",
-    "stretched", "swept",
+    "stretched", "swept", "without_unneeded",
 ]  # fmt: skip

@@ -383,7 +383,7 @@ class Search:
                 first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
                 self.pool = [other for other in self.pool if other is not arm]
         for arm in last:
-            while not self.done and self._may_gain(arm) and not self._ends(ends, limit) and arm.step():
+            while not self.done and not self._ends(ends, limit) and self._may_gain(arm) and arm.step():
                 pass
 
     def _ends(self, ends: Ends, limit: int) -> bool:
