@@ -25,9 +25,11 @@ class DescribedCost(GapScoring):
         begins = 0 if gap.after == AT_START else self.end_ns[gap.after]
         left = begins if leaves.store_at is None else max(begins, leaves.store_at + trip.down)
         ends = self.begins[gap.before]
-        back = ends if scored.fetch_at is None else min(ends, scored.fetch_at)
+        back, there = ends, ends
+        if scored.fetch_at is not None:
+            back, there = scored.fetch_at, max(ends, scored.fetch_at + trip.up)
         alpha = self.weights.alpha or 0.0
-        cost = scored.stall + alpha * (left - begins + ends - back)
+        cost = scored.stall + alpha * (left - begins + there - back)
         uses = max(1, len(self.problem.graph.users[gap.tensor]))
         relative = cost * uses * self.usual_bytes / max(1, self.sizes[gap.tensor]) / max(1, back - left)
         return scored._replace(score=-self.horizon * relative / (1 + relative))
