@@ -5,8 +5,8 @@ are without it, on average and at most, on how many cases by more than :data:`WO
 arm whose gain is below that on all cases can go.
 
 Each row is written when it is measured, and a later run leaves out those that are in the file: it can be stopped at any time. Rows of
-other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases; ``--report`` measures nothing and says what the
-file has. Cases of graphs that lie outside of the project are skipped, with a line that says so, where these are missing.
+other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases, and ``--effort`` is that of each search; ``--report``
+measures nothing and says what the file has, of any version. Cases of graphs that lie outside of the project are skipped, with a line that says so, where these are missing.
 """
 
 from __future__ import annotations
@@ -243,12 +243,12 @@ def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_b
     return Row(case, without, took, counted.total, round(time.process_time() - begun, 2), spent, VERSION)
 
 
-def read(file: Path) -> list[Row]:
-    """The rows of this version of hosim in a file."""
+def read(file: Path, *, every: bool = False) -> list[Row]:
+    """The rows of this version of hosim in a file, or ``every`` row."""
     if not file.is_file():
         return []
     with file.open(newline="") as text:
-        rows = [row for row in csv.DictReader(text) if row["version"] == VERSION]
+        rows = [row for row in csv.DictReader(text) if every or row["version"] == VERSION]
     return [
         Row(r["case"], r["without"], int(r["makespan_ns"] or 0) or None, int(r["work"]), float(r["cpu_s"]), r["spent"], r["version"])
         for r in rows
@@ -323,7 +323,7 @@ def main() -> None:
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     if not asked.report:
         measure_all(asked.cases, asked.out, asked.effort)
-    print("\n".join(table([row for row in read(asked.out) if row.case in asked.cases])))
+    print("\n".join(table([row for row in read(asked.out, every=asked.report) if row.case in asked.cases])))
 
 
 if __name__ == "__main__":
