@@ -5,8 +5,9 @@ are without it, on average and at most, on how many cases by more than :data:`WO
 arm whose gain is below that on all cases can go.
 
 Each row is written when it is measured, and a later run leaves out those that are in the file: it can be stopped at any time. Rows of
-other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases, and ``--effort`` is that of each search; ``--report``
-measures nothing and says what the file has, of any version. Cases of graphs that lie outside of the project are skipped, with a line that says so, where these are missing.
+other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases, and ``--effort`` is that of each search;
+``--report`` measures nothing and says what the file has, of any version. Cases of graphs that lie outside of the project are skipped, with
+a line that says so, where these are missing.
 """
 
 from __future__ import annotations
