@@ -24,7 +24,7 @@ BUILT_IN = (
             "work": Parameter(None, "int", "ends the search after so much work, as counted; none: where its effort is spent"),
             "within": Parameter(0.0, "share", "ends the search at a plan at most so far above the lower bound, such as 1%"),
             "alpha": Parameter(
-                0.1, "float", "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; none: no sweep does"
+                None, "float", "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; none: no sweep does"
             ),
             "seed": Parameter(0, "int", "of the search"),
             "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),

@@ -48,6 +48,8 @@ MADE = HERE.parents[2] / "shared" / "cases" / "planner" / "made.py"
 """Graphs of models that hosim does not ship."""
 WORTH = 5e-4
 """An arm that gains less than this part of the makespan on all cases can go."""
+ALPHA = 0.1
+"""Of the arm of sweeps by the description's cost, which is on here."""
 LOCAL = "local search"
 EVERYTHING = ""
 """What a row is without: nothing."""
@@ -207,7 +209,7 @@ class Counted:
                 patched.enter_context(patch.object(FACTORIES[factory], factory, counted(factory)))
             if self.without == LOCAL:
                 patched.enter_context(patch.object(Search, "_pool", lambda *_: None))
-            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes, effort=effort)
+            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes, effort=effort, alpha=ALPHA)
         took = replay(plan, hardware, budget_bytes).makespan_ns
         assert took is not None
         return took

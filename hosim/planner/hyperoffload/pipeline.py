@@ -18,7 +18,6 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.arms import (
     annealing,
     fitting,
-    holding_less,
     placing,
     ranking,
     refining,
@@ -33,7 +32,7 @@ from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
-_LATER: Sequence[Arm] = (placing, annealing, holding_less, saving_traffic)
+_LATER: Sequence[Arm] = (placing, annealing, saving_traffic)
 """The arms of each graph, those before local search and those after it."""
 
 

@@ -74,8 +74,8 @@ class PlannedGraph:
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
         evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
-        self.swept: list[tuple[Weights, int]] = []
-        """The weights of its sweeps, and the bytes that they were for."""
+        self.swept: list[Weights] = []
+        """The weights of its sweeps."""
         self.spread = False
         """Whether even spreads were tried."""
         self.selection: Selection | None = None
