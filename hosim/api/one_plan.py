@@ -93,7 +93,7 @@ def plan(
     >>> hosim.plan(b.build(), "toy", "layerwise").count("prefetch")
     1
     >>> hosim.plan(b.build(), "toy", within="1%").search.ended
-    'done'
+    'within'
     """
     from hosim.study.asked import read_search_ends, searching
     from hosim.study.runs import check, make_plan
