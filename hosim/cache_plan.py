@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hosim.base.in_cells import InCells
+from hosim.base.search_control import SearchRecord
 from hosim.base.whole_numbers import keep_whole, whole
 from hosim.data.derived import Deriving
 from hosim.data.field_kinds import keep_kinds
@@ -193,6 +194,9 @@ class Plan(Deriving, InCells):
         What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
     proof
         What a solver has proved about all plans of the workload. It is neither saved nor compared.
+    search
+        What the search did that found it, and how it does where times vary (:class:`hosim.base.search_control.SearchRecord`); ``None``
+        where no search of hosim's made it. It is saved, and not compared.
 
     Raises
     ------
@@ -224,6 +228,7 @@ class Plan(Deriving, InCells):
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     judgement: object = field(default=None, compare=False, repr=False)
     proof: Proof | None = field(default=None, compare=False, repr=False)
+    search: SearchRecord | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, expected, right in (

@@ -11,7 +11,7 @@ sizes integer bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -156,6 +156,13 @@ def flag(value: object, argument: str) -> bool:
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise InputError(f"expected true or false, got {shown(value, 60)}", source=argument)
     return bool(value)
+
+
+def callback(given: Callable[..., object] | None, argument: str) -> Callable[..., object] | None:
+    """A function, or ``None``. Raises :class:`InputError` for anything else."""
+    if given is not None and not callable(given):
+        raise InputError(f"expected a function, got {shown(given, 60)}", source=argument)
+    return given
 
 
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:

@@ -16,6 +16,7 @@ from hosim.api.inputs import (
     Vary,
     Workload,
     budget_of,
+    callback,
     choices_of,
     file_of,
     flag,
@@ -31,6 +32,7 @@ from hosim.api.inputs import (
     under,
     whole,
 )
+from hosim.base.search_control import SearchProgress
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.io import rescaled
@@ -38,7 +40,7 @@ from hosim.jitter import Jitter
 from hosim.notes import each_once
 from hosim.plain_text import shown
 from hosim.result import Result
-from hosim.study.asked import AnyPolicy, Value, read_vary
+from hosim.study.asked import AnyPolicy, SearchEnds, Value, read_search_ends, read_vary, searching
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -56,6 +58,10 @@ def compare(
     devices: int | None = None,
     rescale: bool = False,
     runtime: AnyRuntime = None,
+    within: float | str | None = None,
+    time: float | str | None = None,
+    work: int | None = None,
+    progress: Callable[[SearchProgress], object] | None = None,
 ) -> DataFrame:
     """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
 
@@ -79,6 +85,9 @@ def compare(
     runtime
         The software that runs it: the name or the path of a runtime (``hosim runtime list``), or the mapping of its file; ``None``: that
         which the workload names, or none.
+    within, time, work, progress
+        What ends the search of ``hyperoffload`` on one machine, and who is told how far it is, as in :func:`hosim.plan`. Ctrl-C ends it,
+        too, and then the frame has the policies whose results are known by then.
 
     Returns
     -------
@@ -134,9 +143,12 @@ def compare(
     from hosim.study import compare as compared
     from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
-    graph = under(load(workload), runtime)
+    graph, ends = under(load(workload), runtime), read_search_ends(within, time, work)
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         from hosim.study import compare_machines
+
+        if ends != SearchEnds() or progress is not None:
+            raise InputError("within, time, work and progress are for one machine: give one, or leave them out", source="hardware")
 
         machines = [machine_of(graph, one, devices) for one in several(hardware, "hardware", "a list of machines")]
         if not machines:
@@ -149,12 +161,14 @@ def compare(
         return table
     profile = machine_of(graph, hardware, devices)
     graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
-    choices = choices_of(policies, graph)
-    with in_cell() as tell:
-        results = compared(graph, profile, choices, budget_of(budget, graph, profile), tell)
+    choices = ends.of(choices_of(policies, graph))
+    with in_cell() as tell, searching(ends, tell, callback(progress, "progress")) as (_, begins):
+        results = compared(graph, profile, choices, budget_of(budget, graph, profile), begins)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
     said = [*(line for result in results for line in result.notes), *less_than_asked(budget, graph, [profile])]
+    if len(results) < len(choices):
+        said.append(f"interrupted: no result of {', '.join([choice.label for choice in choices[len(results) :]])}")
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once(said)
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak

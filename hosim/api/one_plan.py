@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ from hosim import engine as engines
 from hosim.analysis.lower_bounds import bound_of_result_ns
 from hosim.analysis.verifying import verify
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, machine_of, question, whole
+from hosim.api.inputs import Budget, Machine, Workload, budget_of, callback, flag, jitter_of, machine_of, question, whole
+from hosim.base.search_control import SearchProgress
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step, with_slack
 from hosim.errors import InputError
@@ -17,7 +19,7 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.plain_text import shown
 from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.asked import AnyPolicy
+from hosim.study.asked import AnyPolicy, as_choice
 
 if TYPE_CHECKING:
     from hosim.report import PlanExplanation
@@ -32,6 +34,10 @@ def plan(
     *,
     devices: int | None = None,
     rescale: bool = False,
+    within: float | str | None = None,
+    time: float | str | None = None,
+    work: int | None = None,
+    progress: Callable[[SearchProgress], object] | None = None,
 ) -> Plan:
     """Plan when each tensor moves between the memories.
 
@@ -51,13 +57,23 @@ def plan(
     rescale
         Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
         the two; the interval of the makespan says how unsure that is. Without it they are refused.
+    within
+        Ends the search of ``hyperoffload`` at a plan at most so far above the lower bound: ``"1%"``, 0.01.
+    time
+        Ends it after so long, with the best plan so far: ``"2s"``, or a number of seconds. Ctrl-C ends it, too; a second one is a
+        ``KeyboardInterrupt``.
+    work
+        Ends it after so much work, which makes again what ``time`` ended (``Plan.search``).
+    progress
+        Is called at each of its checkpoints with how far it is (:class:`hosim.base.search_control.SearchProgress`). What is true ends it
+        there.
 
     Returns
     -------
     Plan
         Where tensors lie at the start, and the cache ops. It breaks no rule of the contract; the replay says how long it takes, and whether
         a plan that its policy did not check against the budget fits. Where it does, each copy has its slack (``CacheOp.slack_ns``), unless
-        the policy decides during the replay, or devices do not all do the same.
+        the policy decides during the replay, or devices do not all do the same. ``search`` says how much work was done, and what ended it.
 
     Raises
     ------
@@ -77,12 +93,17 @@ def plan(
     >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> hosim.plan(b.build(), "toy", "layerwise").count("prefetch")
     1
+    >>> hosim.plan(b.build(), "toy", within="1%").search.ended
+    'within'
     """
+    from hosim.study.asked import read_search_ends, searching
     from hosim.study.runs import check, make_plan
 
-    asked = question(workload, hardware, policy, budget, devices, rescale)
-    with in_cell() as tell:
-        tell(f"{asked.choice.label}: planning")
+    ends = read_search_ends(within, time, work)
+    (choice,) = ends.of([as_choice(policy)])
+    asked = question(workload, hardware, choice, budget, devices, rescale)
+    with in_cell() as tell, searching(ends, tell, callback(progress, "progress")) as (_, begins):
+        begins(f"{asked.choice.label}: planning")
         made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     check(made, asked.hardware, asked.budget_bytes)
     made_for = asked.hardware, asked.budget_bytes

@@ -23,9 +23,12 @@ from hosim.cli.options import (
     Rescale,
     RoutingFile,
     RuntimeName,
+    SearchTime,
+    SearchWork,
     Seed,
     Steps,
     TransferSigma,
+    Within,
     Workload,
     budget_of,
     choices_of,
@@ -92,6 +95,9 @@ def compare_policies(
     devices: Devices = None,
     no_recompute: NoRecompute = False,
     rescale: Rescale = False,
+    within: Within = None,
+    time: SearchTime = None,
+    work: SearchWork = None,
     op_sigma: OpSigma = 0.0,
     transfer_sigma: TransferSigma = 0.0,
     seed: Seed = 0,
@@ -102,7 +108,8 @@ def compare_policies(
     """Compare policies: which fit, how fast, and why.
 
     Plans and replays the workload under each policy, one row each. Several machines, as in -H h100,a100, are compared instead: how long a
-    step takes on each, and the smallest budget within 5 % of everything resident. Exit code 3 if none fits, 2 if a policy of yours fails.
+    step takes on each, and the smallest budget within 5 % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none
+    fits, 2 if a policy of yours fails.
     """
     if "," in hardware and not os.path.exists(hardware):
         from hosim.result import IN_TIME, LEDGER
@@ -111,6 +118,7 @@ def compare_policies(
             "--routing": routing is not None or steps is not None,
             "--execution-trace": execution_trace is not None,
             "--allocator": allocator != LEDGER or account != IN_TIME or plan_against != "allocated",
+            "--within, --time or --work": any([option is not None for option in (within, time, work)]),
             "--op-sigma": bool(op_sigma or transfer_sigma),
             "--plot": plot is not None,
             "--html": html is not None,
@@ -135,16 +143,22 @@ def compare_policies(
     from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
     from hosim.study import Mispredictions, compare, mispredictions, predicts
+    from hosim.study.asked import SearchEnds, read_search_ends, searching
 
     if plot is not None:
         from hosim.report.drawn import image_kind
 
         image_kind(plot)
+    ends = read_search_ends(within, time, work)
+    if plan_against == RESERVED and ends != SearchEnds():
+        raise InputError(
+            "--within, --time and --work end one search; --plan-against reserved makes several: leave them out", source="compare"
+        )
     counting = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
     graph = realised(graph_of(workload, execution_trace, profile if rescale else None, runtime), routing, steps)
     machine = on_devices(graph, profile, devices)
-    choices = choices_of(policies, no_recompute, routed=routing is not None, graph=graph)
+    choices = ends.of(choices_of(policies, no_recompute, routed=routing is not None, graph=graph))
     budget_bytes = budget_of(budget, graph, machine)
     predictions: list[Mispredictions] = []
     recorded: list[tuple[Plan, Result]] = []
@@ -153,24 +167,26 @@ def compare_policies(
         if html is not None and result.feasible:
             recorded.append((plan, result))
         if predicts(plan) and result.feasible:
-            tell(f"{choice.label}: replaying with wrong predictions")
+            begins(f"{choice.label}: replaying with wrong predictions")
             row = mispredictions(plan, machine, budget_bytes, choice.label)
             predictions.extend([row] if row else [])
 
-    with progress() as tell:
+    with progress() as tell, searching(ends, tell) as (control, begins):
         jitter = jitter_of(op_sigma, transfer_sigma, seed)
         results = compare(
             graph,
             machine,
             choices,
             budget_bytes,
-            tell,
+            begins,
             keep,
             counting=counting,
             against_reserved=plan_against == RESERVED,
             jitter=jitter,
             record=html is not None,
         )
+    if control.interrupted and len(results) < len(choices):
+        note(f"interrupted: no result of {', '.join([choice.label for choice in choices[len(results) :]])}")
     _say_what_is_pinned(machine, results)
     alone = resident_step(graph, machine)
     moved = fastest_with_ours(results), least_in_parts(results)
@@ -204,6 +220,8 @@ def compare_policies(
         from hosim.io import comparison_to_dict
 
         print_json(comparison_to_dict(results, map(asdict, predictions), answer))
+    if control.interrupted:
+        raise KeyboardInterrupt
     if any(result.failed for result in results):
         raise typer.Exit(HosimError.exit_code)
     if not any(result.feasible for result in results):

@@ -105,6 +105,18 @@ Policy = Annotated[
 NoRecompute = Annotated[
     bool, typer.Option("--no-recompute", help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed instead.")
 ]
+Within = Annotated[
+    str | None,
+    typer.Option("--within", metavar="SHARE", help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%."),
+]
+SearchTime = Annotated[
+    str | None,
+    typer.Option("--time", metavar="TIME", help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too."),
+]
+SearchWork = Annotated[
+    int | None,
+    typer.Option("--work", metavar="N", min=1, help="End it after so much work, which makes again what --time ended."),
+]
 Rescale = Annotated[
     bool,
     typer.Option(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from hosim.analysis.remarks import origin_of
 from hosim.base.collector import no_collection
+from hosim.base.search_control import BY_BOUND, BY_CALLBACK, BY_CTRL_C, BY_TIME, BY_WORK, DONE, SearchRecord
 from hosim.cache_plan import AT_START, DETACH, MANUAL, PREFETCH, STORE, UNSAID, CacheOp, Plan, PlanOrigin
 from hosim.costmodel.transfers import route
 from hosim.edits import Edits, Recompute
@@ -129,6 +132,22 @@ _ORIGIN = KeyTable(
 )
 
 
+_SEARCH = KeyTable(
+    "SearchModel",
+    """The search that found the plan: its work, why it ended, and the policy with its parameters that makes the plan again.
+
+The plan fits in all but ``failed`` of ``draws`` of op and transfer times, and takes ``lost`` of its makespan more than planned on average.
+    """,
+    SearchRecord,
+    Key("work", COUNT),
+    Key("ended", literal(DONE, BY_WORK, BY_BOUND, BY_TIME, BY_CTRL_C, BY_CALLBACK)),
+    Key("again", TEXT, brief=True),
+    Key("draws", COUNT, brief=True),
+    Key("failed", COUNT, brief=True),
+    Key("lost", optional(Kind(Annotated[float, Field(ge=-1, allow_inf_nan=False)], float)), brief=True),
+)
+
+
 def _plan(graph: Graph) -> KeyTable[Plan]:
     """The table of a plan whose names are those of ``graph``."""
     tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
@@ -145,6 +164,7 @@ order, ``recompute`` the ops that it runs again; cache ops refer to tensors and 
         Key("policy", TEXT),
         Key("made_for", optional(_ORIGIN.kind), "origin", get=origin_of, default=None, brief=True),
         *_EDITS,
+        Key("search", optional(_SEARCH.kind), default=None, brief=True),
         Key("initial", _initial(tensors)),
         Key("cache_ops", several(_cache_ops(tensors, ops).kind)),
     )

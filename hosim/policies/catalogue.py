@@ -20,8 +20,13 @@ BUILT_IN = (
         "global refinement of the execution order: hosim's own planner (arXiv 2602.00748)",
         "hosim.policies.own.hyperoffload:plan",
         {
-            "effort": Parameter(1.0, "float", "scales how many candidate plans are replayed"),
-            "seed": Parameter(0, "int", "of the search on small graphs"),
+            "effort": Parameter(1.0, "float", "scales the work of the search; more continues it"),
+            "work": Parameter(None, "int", "ends the search after so much work, as counted; none: where its effort is spent"),
+            "within": Parameter(0.0, "share", "ends the search at a plan at most so far above the lower bound, such as 1%"),
+            "alpha": Parameter(
+                None, "float", "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; none: no sweep does"
+            ),
+            "seed": Parameter(0, "int", "of the search"),
             "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),
             "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),
             "placement": _PLANNED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from hosim.analysis import needed_bytes
 from hosim.base.in_cells import InCells
+from hosim.base.search_control import BY_CALLBACK, BY_CTRL_C, BY_TIME, DONE, SearchRecord, one_planning
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.files import did_you_mean
@@ -22,7 +24,7 @@ from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
 from hosim.schedule import planned_in_order_of_uses
-from hosim.units import parse_size
+from hosim.units import parse_share, parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
 
@@ -37,6 +39,7 @@ _EXPECTED = {
     "float": "a number of at least 0",
     "bool": "true or false",
     "size": "a size such as '4 GiB'",
+    "share": "a share from 0 to 1 such as '1%'",
 }
 
 
@@ -76,7 +79,7 @@ class Parameter(NamedTuple):
     default
         The value if none is given. ``None`` stands for what ``help`` says, such as the budget.
     type
-        ``int``, ``float``, ``bool``, ``str``, or ``size``: whole bytes, given as text with a unit.
+        ``int``, ``float``, ``bool``, ``str``, ``size``: whole bytes, given as text with a unit, or ``share``: from 0 to 1, given as ``1%``.
     help
         What it means, in one line.
 
@@ -91,7 +94,7 @@ class Parameter(NamedTuple):
     """
 
     default: int | float | bool | str | None
-    type: Literal["int", "float", "bool", "str", "size"]
+    type: Literal["int", "float", "bool", "str", "size", "share"]
     help: str
 
     def read(self, text: str, where: str) -> Any:
@@ -118,9 +121,9 @@ class Parameter(NamedTuple):
         value: Any = text
         if self.type == "bool":
             value = {"true": True, "false": False}.get(text)
-        elif self.type == "size":
+        elif self.type in ("size", "share"):
             try:
-                value = parse_size(text)
+                value = parse_size(text) if self.type == "size" else parse_share(text)
             except InputError as error:
                 raise InputError(error.message, where=where) from None
         elif self.type in ("int", "float"):
@@ -159,8 +162,8 @@ class Parameter(NamedTuple):
             right = isinstance(value, str)
         elif self.type == "bool":
             right = isinstance(value, bool)
-        elif self.type == "float":
-            right = number and math.isfinite(value) and value >= 0
+        elif self.type in ("float", "share"):
+            right = number and math.isfinite(value) and 0 <= value <= (1 if self.type == "share" else math.inf)
         else:
             right = number and isinstance(value, int) and value >= 0
         if not right:
@@ -323,7 +326,18 @@ class Policy(InCells):
             graph = computed_there(graph, hardware, self.name, self.elsewhere)
         if not self.is_own:
             return self._planned(graph, hardware, budget, given)
+        if "work" not in self.settings:
+            return self._in_order_of_uses(graph, hardware, budget, given)
+        with one_planning() as planning:
+            plan = self._in_order_of_uses(graph, hardware, budget, given)
+        done = planning.record
+        asked = {**given, "work": given["work"] if done.ended == DONE else done.work}
+        said = [f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in asked.items()]
+        changed = [text for text, (key, value) in zip(said, asked.items(), strict=True) if value != self.settings[key].default]
+        return _noted(plan, replace(done, again=":".join([self.name, *changed])))
 
+    def _in_order_of_uses(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
+        """The plan of one of hosim's own, which does not depend on the order in which the workload lists its tensors."""
         from hosim.schedule import as_asked, idle_parts_below  # here, as listing policies imports nothing that plans
 
         def made(ordered: Graph) -> Plan:
@@ -378,6 +392,20 @@ class Policy(InCells):
             known = ", ".join(f"{k}={p.default}" for k, p in self.settings.items()) or "none"
             raise InputError(f"no parameter {key!r}{did_you_mean(key, self.settings)} (parameters: {known})", where=f"policy {self.name}")
         return self.settings[key]
+
+
+_ENDED = {BY_TIME: "its time was over", BY_CTRL_C: "of Ctrl-C", BY_CALLBACK: "its progress callback said so"}
+
+
+def _noted(plan: Plan, done: SearchRecord) -> Plan:
+    """The plan with what its search did, and a note where something ended it that another run does not repeat."""
+    record = replace(plan.search or SearchRecord(), work=done.work, ended=done.ended, again=done.again)
+    if done.ended not in _ENDED:
+        return replace(plan, search=record)
+    from hosim.notes import Note  # here, as listing policies imports no costs
+
+    line = f"ended after {done.work:,} of work, because {_ENDED[done.ended]}; {done.again} makes the plan again"
+    return replace(plan, search=record, notes=(*plan.notes, str(Note("search", line))))
 
 
 def _function(path: str) -> Maker:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hosim.base.search_control import control_of_searches
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError
@@ -37,18 +38,26 @@ def compare(
     ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
     the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
     with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
-    ``failed``. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
+    ``failed``. Ctrl-C in a block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the choices that have no result
+    yet, unless none has. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
     :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     check_measured_on(graph, hardware)
-    results = []
+    results: list[Result] = []
+    control = control_of_searches()
     for choice in choices:
+        if control is not None and control.interrupted:
+            return results
         begin = time.perf_counter()
         try:
             plan, result = _answer(graph, hardware, choice, budget_bytes, progress, counting, against_reserved, jitter, record)
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
             results.append(replace(result, planning_s=time.perf_counter() - begin))
+        except KeyboardInterrupt:
+            if control is None or not results:
+                raise
+            control.interrupted = True
         except HosimError as error:
             result = failed(graph, hardware, choice, budget_bytes, error)
             results.append(replace(result, planning_s=time.perf_counter() - begin))
@@ -56,7 +65,8 @@ def compare(
             said = (*result.notes, *map(str, notes_on_choice(choice, graph, hardware)))
             results.append(replace(result, policy=choice.label, ideal_ns=resident_step(graph, hardware).makespan_ns, notes=said))
             keep(choice, plan, results[-1])
-    check_pinning(hardware, results)
+    if len(results) == len(choices):
+        check_pinning(hardware, results)
     return results
 
 

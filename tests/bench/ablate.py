@@ -5,8 +5,9 @@ are without it, on average and at most, on how many cases by more than :data:`WO
 arm whose gain is below that on all cases can go.
 
 Each row is written when it is measured, and a later run leaves out those that are in the file: it can be stopped at any time. Rows of
-other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases; ``--report`` measures nothing and says what the
-file has. Cases of graphs that lie outside of the project are skipped, with a line that says so, where these are missing.
+other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases, and ``--effort`` is that of each search;
+``--report`` measures nothing and says what the file has, of any version. Cases of graphs that lie outside of the project are skipped, with
+a line that says so, where these are missing.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ MADE = HERE.parents[2] / "shared" / "cases" / "planner" / "made.py"
 """Graphs of models that hosim does not ship."""
 WORTH = 5e-4
 """An arm that gains less than this part of the makespan on all cases can go."""
+ALPHA = 0.1
+"""Of the arm of sweeps by the description's cost, which is on here."""
 LOCAL = "local search"
 EVERYTHING = ""
 """What a row is without: nothing."""
 PIPELINE, OWN = (import_module(f"hosim.{name}") for name in ("planner.hyperoffload.pipeline", "policies.own.hyperoffload"))
-FACTORIES = ("rewriting", "asking_rivals")
-"""Arms that the policy adds to those of the planner, by the functions that make them."""
+FACTORIES = {"ranking": PIPELINE, "rewriting": OWN, "asking_rivals": OWN}
+"""Arms that are made for each search, by the functions that make them, and where these are called."""
 
 
 # -- the cases -----------------------------------------------------------------------------------------------------------
@@ -190,11 +193,11 @@ class Counted:
 
         return steps
 
-    def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> int:
+    def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> int:
         """The makespan of hyperoffload's plan with these arms."""
 
         def counted(factory: str) -> Callable[..., Arm]:
-            make_arm = getattr(OWN, factory)
+            make_arm = getattr(FACTORIES[factory], factory)
             return lambda *given: self.arm(factory, make_arm(*given))
 
         with ExitStack() as patched:
@@ -203,10 +206,10 @@ class Counted:
                 patched.enter_context(patch.object(PIPELINE, listed, these))
             patched.enter_context(patch.object(PIPELINE, "spreading", self.arm("spreading", PIPELINE.spreading)))
             for factory in FACTORIES:
-                patched.enter_context(patch.object(OWN, factory, counted(factory)))
+                patched.enter_context(patch.object(FACTORIES[factory], factory, counted(factory)))
             if self.without == LOCAL:
                 patched.enter_context(patch.object(Search, "_pool", lambda *_: None))
-            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes)
+            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes, effort=effort, alpha=ALPHA)
         took = replay(plan, hardware, budget_bytes).makespan_ns
         assert took is not None
         return took
@@ -231,31 +234,31 @@ class Row:
     version: str
 
 
-def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int) -> Row:
+def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> Row:
     """The row of a case without an arm."""
     counted = Counted(without)
     begun = time.process_time()
     try:
-        took = counted.plan(graph, hardware, budget_bytes)
+        took = counted.plan(graph, hardware, budget_bytes, effort)
     except InfeasibleError:
         took = None
     spent = " ".join(f"{name}={work}" for name, work in counted.spent.items())
     return Row(case, without, took, counted.total, round(time.process_time() - begun, 2), spent, VERSION)
 
 
-def read(file: Path) -> list[Row]:
-    """The rows of this version of hosim in a file."""
+def read(file: Path, *, every: bool = False) -> list[Row]:
+    """The rows of this version of hosim in a file, or ``every`` row."""
     if not file.is_file():
         return []
     with file.open(newline="") as text:
-        rows = [row for row in csv.DictReader(text) if row["version"] == VERSION]
+        rows = [row for row in csv.DictReader(text) if every or row["version"] == VERSION]
     return [
         Row(r["case"], r["without"], int(r["makespan_ns"] or 0) or None, int(r["work"]), float(r["cpu_s"]), r["spent"], r["version"])
         for r in rows
     ]
 
 
-def measure_all(cases: Sequence[str], file: Path) -> None:
+def measure_all(cases: Sequence[str], file: Path, effort: float) -> None:
     """Measure what the file lacks."""
     there = {(row.case, row.without) for row in read(file)}
     for case in cases:
@@ -268,7 +271,7 @@ def measure_all(cases: Sequence[str], file: Path) -> None:
             print(f"{case}: skipped: {error}", file=sys.stderr)
             continue
         for without in asked:
-            write(measured(case, without, graph, hardware, budget), file)
+            write(measured(case, without, graph, hardware, budget, effort), file)
 
 
 def write(row: Row, file: Path) -> None:
@@ -317,12 +320,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("build/ablation.csv"))
+    parser.add_argument("--effort", type=float, default=1.0, help="of each search; one file is of one effort")
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     if not asked.report:
-        measure_all(asked.cases, asked.out)
-    print("\n".join(table([row for row in read(asked.out) if row.case in asked.cases])))
+        measure_all(asked.cases, asked.out, asked.effort)
+    print("\n".join(table([row for row in read(asked.out, every=asked.report) if row.case in asked.cases])))
 
 
 if __name__ == "__main__":

@@ -41,10 +41,12 @@ def test_a_prefetch_that_may_overtake_an_op_is_issued_after_it():
 
 def test_a_plan_that_fits_however_long_things_take_stays():
     fragile, hardware = overtaking()
-    assert (
-        sturdier(fragile, replace(hardware, tiers=(replace(hardware.tiers[0], capacity_bytes=20_000), *hardware.tiers[1:])), 20_000)
-        is fragile
-    )
+    roomy = replace(hardware, tiers=(replace(hardware.tiers[0], capacity_bytes=20_000), *hardware.tiers[1:]))
+    made = sturdier(fragile, roomy, 20_000)
+    assert made == fragile
+    assert (made.search.draws, made.search.failed, made.notes) == (10, 0, ())
+    taken = [replay(fragile, roomy, jitter=Jitter(2**40 + draw, 0.05, 0.1)).makespan_ns for draw in range(10)]
+    assert made.search.lost == pytest.approx(sum(taken) / 10 / replay(fragile, roomy).makespan_ns - 1)
 
 
 def test_a_plan_that_another_judge_finds_slower_is_not_taken():
@@ -52,9 +54,12 @@ def test_a_plan_that_another_judge_finds_slower_is_not_taken():
 
     def judge(the_plan, machine, budget_bytes):
         result = replay(the_plan, machine, budget_bytes)
-        return result if the_plan is fragile else replace(result, makespan_ns=result.makespan_ns + 1)
+        return result if the_plan == fragile else replace(result, makespan_ns=result.makespan_ns + 1)
 
-    assert sturdier(fragile, hardware, 10_000, judge) is fragile
+    made = sturdier(fragile, hardware, 10_000, judge)
+    assert made == fragile
+    assert 0 < made.search.failed <= made.search.draws == 10
+    assert len(made.notes) == 1
 
 
 @pytest.mark.parametrize("streams", [1, 3])

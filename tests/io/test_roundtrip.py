@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, several, wild_plans
 
+from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.files import content, parse, write
@@ -53,6 +54,15 @@ from hosim.result import (
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 HUGE = st.integers(0, 2**63 - 1)
+RECORDS = st.builds(
+    SearchRecord,
+    HUGE,
+    st.sampled_from(("done", "work", "within", "time", "ctrl_c", "callback")),
+    NAMES,
+    HUGE,
+    HUGE,
+    st.none() | st.floats(-1, 9),
+)
 
 
 def through_text(data, kind, yaml):
@@ -127,6 +137,23 @@ def test_plan(data, yaml):
         assert back == said == drawn
         assert [c.slack_ns for c in back.cache_ops] == slack
         check_tiers(drawn, machine)
+
+
+@given(RECORDS, st.booleans())
+def test_what_a_search_did_is_in_the_plan(record, yaml):
+    graph = workload_from_dict(WORKLOAD)
+    back = plan_from_dict(through_text(plan_to_dict(Plan(graph, search=record)), "plan", yaml), graph)
+    assert back.search == record
+    assert plan_to_dict(Plan(graph)).get("search") is None
+
+
+def test_what_a_search_did_is_checked():
+    graph = workload_from_dict(WORKLOAD)
+    data = {"format": "hosim.plan/1", "workload": graph.name, "cache_ops": []}
+    for key, wrong in (("work", -1), ("ended", "tired"), ("draws", 1.5), ("lost", "much")):
+        with pytest.raises(InputError) as raised:
+            plan_from_dict({**data, "search": {"work": 1, "ended": "done", key: wrong}}, graph, "p.json")
+        assert (raised.value.source, raised.value.where) == ("p.json", f"search.{key}")
 
 
 def test_a_slack_is_a_time_or_absent():

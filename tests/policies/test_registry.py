@@ -99,6 +99,7 @@ def test_an_unknown_policy_has_near_names_and_the_list() -> None:
         ("memory_peak", "score_weight_size", "2", 2.0),
         ("memory_peak", "max_device_memory", "40 GiB", 40 * 2**30),
         ("memory_peak", "enable_adaptive_prefetch_distance", "true", True),
+        ("hyperoffload", "within", "1%", 0.01),
     ],
 )
 def test_values_are_read_by_type(policy: str, key: str, text: str, value: object) -> None:
@@ -118,6 +119,7 @@ def test_values_are_read_by_type(policy: str, key: str, text: str, value: object
         ("resident", "k", "4", "policy resident: no parameter 'k' (parameters: none)"),
         ("memory_peak", "score_weight_size", "nan", "policy memory_peak: score_weight_size: expected a number of at least 0, got nan"),
         ("memory_peak", "enable_adaptive_release_distance", "yes", "expected true or false, got 'yes'"),
+        ("hyperoffload", "within", "2", "policy hyperoffload: within: expected a share from 0 to 1 such as '1%', got '2'"),
     ],
 )
 def test_wrong_parameters_are_one_line(policy: str, key: str, text: str, message: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
     from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
+    from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -29,11 +30,12 @@ else:
             "search": "Arm Found PlannedGraph Search",
             "selection": "Selection select uses_gap",
             "soonest_end": "moving_ns soonest_end_ns",
+            "unneeded_moves": "without_unneeded",
         },
     )
 
 __all__ = [
     "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap",
     "Judgement", "PlannedGraph", "Search", "Selection", "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "plan",
-    "search", "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
+    "search", "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic", "without_unneeded",
 ]  # fmt: skip

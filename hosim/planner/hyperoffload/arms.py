@@ -20,8 +20,6 @@ _SLOW = ((1.0, 0.7), (1.4, 0.4))
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
-_LESS = (0.97, 0.92, 0.88, 0.83, 0.75)
-"""Parts of the budget that are planned for, too: a plan for less memory is a plan, and with more room some returns are too early."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 _HEATS = (0.6, 1.0, 1.0, 0.3)
@@ -32,16 +30,12 @@ _OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
 """The work of judging one gap in a sweep, and of a spread for each op."""
 
 
-def swept(search: Search, planned: PlannedGraph, weights: Weights, part: float = 1.0) -> bool:
-    """Offer what a sweep within a part of the budget finds, with late and with early returns; says whether that is the best so far.
-
-    The same sweep is made once.
-    """
-    budget = int(search.budget_bytes * part)
-    if (weights, budget) in planned.swept:
+def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
+    """Offer what a sweep finds, with late and with early returns; says whether that is the best so far. The same sweep is made once."""
+    if weights in planned.swept:
         return False
-    planned.swept.append((weights, budget))
-    return _sweep(search, planned, select(planned.problem, budget, weights))
+    planned.swept.append(weights)
+    return _sweep(search, planned, select(planned.problem, search.budget_bytes, weights))
 
 
 def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
@@ -73,6 +67,17 @@ def stretched(planned: PlannedGraph, slow: float = 1.0, placement: Placement | N
     return Weights(placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
+def ranking(alpha: float) -> Arm:
+    """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the stretched one."""
+
+    def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
+        for weights in (Weights(), stretched(planned)):
+            swept(search, planned, replace(weights, alpha=alpha))
+            yield
+
+    return steps
+
+
 def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
     slow = 1.0
@@ -83,16 +88,6 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
         if not better and slow < 1:
             return
         slow = 1.0 if better else _AGAIN
-
-
-def holding_less(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Sweeps like that of the best plan within parts of the budget."""
-    for part in _LESS:
-        best = search.best
-        if best is None or best.selection is None or best.planned is not planned:
-            return
-        swept(search, planned, best.selection.weights, part)
-        yield
 
 
 def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:

@@ -40,7 +40,8 @@ class Weights:
     before its use a prefetch should have ended, ``slow`` what transfer times are multiplied with (above 1: room for contention; below:
     the step is stretched). ``copies`` says whether persistent tensors may start with a second copy below, ``tiers`` how many tiers
     below are used, the fastest first, and ``placement`` by which rule a tensor gets its tier: None takes the one that hides most.
-    ``assigned`` has the tier of some tensors, which others get only where that one is full.
+    ``assigned`` has the tier of some tensors, which others get only where that one is full. With an ``alpha`` gaps are ranked by the cost
+    of the HyperOffload description (:mod:`hosim.planner.hyperoffload.described_cost`), and neither ``waiting`` nor ``stall`` counts.
     """
 
     waiting: float = 0.0
@@ -51,6 +52,7 @@ class Weights:
     tiers: int = 99
     placement: Placement | None = None
     assigned: Mapping[int, str] = field(default_factory=dict)
+    alpha: float | None = None
 
 
 class Departure(NamedTuple):
@@ -114,7 +116,7 @@ class GapScoring:
         self.choices: dict[int, TensorChoice] = {}
         self.versions: set[tuple[int, int]] = set()
         self.initial = graph.derived(initial_set)
-        usual = least_size_that_counts([self.sizes[gap.tensor] for gap in problem.gaps])
+        self.usual_bytes = usual = least_size_that_counts([self.sizes[gap.tensor] for gap in problem.gaps])
         ups, downs = {b.name: b.up.name for b in problem.below}, {b.name: b.down.name for b in problem.below}
         self.up: dict[str, ChannelTimeline] = timelines(hardware, ups, usual)
         self.down: dict[str, ChannelTimeline] = timelines(hardware, downs, usual)

@@ -1,7 +1,8 @@
 """HyperOffload's planner from end to end: which arms a search has, and what becomes of its best plan.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
-``max(0, C_trans - C_comp_overlap) + alpha * residency`` is what a candidate's stall and waiting amount to on an idle channel.
+``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps may have
+(:mod:`hosim.planner.hyperoffload.described_cost`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.arms import annealing, fitting, holding_less, placing, refining, saving_traffic, spreading, sweeping
+from hosim.planner.hyperoffload.arms import (
+    annealing,
+    fitting,
+    placing,
+    ranking,
+    refining,
+    saving_traffic,
+    spreading,
+    sweeping,
+)
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
-from hosim.planner.hyperoffload.search import Arm, Found, Search
+from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
-_LATER: Sequence[Arm] = (placing, annealing, holding_less, saving_traffic)
+_LATER: Sequence[Arm] = (placing, annealing, saving_traffic)
 """The arms of each graph, those before local search and those after it."""
 
 
@@ -52,6 +62,9 @@ def search(
     *,
     policy: str = "hyperoffload",
     effort: float = 1.0,
+    work: int | None = None,
+    within: float = 0.0,
+    alpha: float | None = None,
     seed: int = 0,
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
@@ -60,18 +73,25 @@ def search(
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``arms`` are more of them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless nothing
-    waits. ``judge`` replays the plans that are compared.
+    ``work`` and ``within`` end the search before its effort does (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps
+    by the cost of the description (:mod:`hosim.planner.hyperoffload.described_cost`). ``arms`` are more of them than the planner's own;
+    those ``needed`` are gone through to the end whatever the effort, unless nothing waits or something else has ended the search.
+    ``judge`` replays the plans that are compared.
     """
+    ends = Ends(effort, work, within)
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
-    if placement is None:
-        run.run([spreading, *arms], _OF_EACH, _LATER, needed, effort)
-    else:
-        run.run(arms, (sweeping(placement), fitting), (), needed, effort)
-    if run.best is None or run.best.outcome.cost.infeasible:
-        raise InfeasibleError(_explain(run), report=(run.best and run.best.outcome.result.error) or "")
-    return _judged(run.best, run.tried)
+    try:
+        if placement is None:
+            described = [] if alpha is None else [ranking(alpha)]
+            run.run([spreading, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
+        else:
+            run.run(arms, (sweeping(placement), fitting), (), needed, ends)
+        if run.chosen is None or run.chosen.outcome.cost.infeasible:
+            raise InfeasibleError(_explain(run), report=(run.chosen and run.chosen.outcome.result.error) or "")
+        return _judged(run.tidied(run.chosen), run.tried)
+    finally:
+        run.planning.add(run.work.done)
 
 
 def _judged(found: Found, tried: Sequence[str]) -> Evaluation:

@@ -3,24 +3,26 @@
 An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
 (:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
 best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
-never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search.
+never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search. Before each
+step something else may end it (:mod:`hosim.base.search_control`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from hosim.analysis.lower_bounds import LowerBounds
+from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
+from hosim.base.search_control import SearchProgress, present_planning
 from hosim.edits import Edits
-from hosim.engine import replay
+from hosim.engine import replay, replayed_latitudes
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.gap_scoring import Weights
-from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH
+from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
 from hosim.planner.hyperoffload.local_moves import Annealing, LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
 from hosim.planner.hyperoffload.tensor_choices import (
@@ -32,6 +34,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     analyse,
     with_gaps_between_neighbours,
 )
+from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
 _OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
@@ -43,15 +46,19 @@ _FEW = 48
 """Up to so many ops tensors may be away between two uses that follow each other on one stream, too."""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
+_TIDIED = 2
+"""Blocks of work at most that look for what a plan moves and need not."""
 _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
 And what counts of all that it did before its last step."""
 _SHARE = 5e-4
-"""The search ends when less than this part of the makespan is to be expected of the rest of the work."""
+"""The search ends when less than this part of the makespan is to be expected of the rest of the work. What gains less is taken if it is
+steadier."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
-_ANALYSED, _BOUNDED = 30, 90
-"""The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`WorkDone`."""
+_ANALYSED, _BOUNDED, _OF_SLACK = 30, 90, 50
+"""The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and cache op of a plan's slack; all work is
+in units of :class:`WorkDone`."""
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
 
@@ -67,8 +74,8 @@ class PlannedGraph:
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
         evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
-        self.swept: list[tuple[Weights, int]] = []
-        """The weights of its sweeps, and the bytes that they were for."""
+        self.swept: list[Weights] = []
+        """The weights of its sweeps."""
         self.spread = False
         """Whether even spreads were tried."""
         self.selection: Selection | None = None
@@ -102,6 +109,28 @@ class Found:
     source: str
     selection: Selection | None = None
     rival: str = ""
+
+    @cached_property
+    def slack(self) -> int:
+        """How much later its copies may be at no cost: the mean, in thousandths of the makespan; all of it where nothing is copied."""
+        evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
+        evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
+        if not cost.moved_bytes:
+            return 1000
+        copies = replayed_latitudes(plan, evaluate.problem.hardware, evaluate.budget_bytes).values()
+        return 1000 * sum([copy.slack_ns for copy in copies]) // max(1, len(copies) * cost.makespan_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a search ends: at so many times the work of ``effort=1``, and before where it has done ``work``.
+
+    Also where the makespan of its plan is ``within`` that part of the lower bound above it (:attr:`hosim.result.Result.above_bound`).
+    """
+
+    effort: float = 1.0
+    work: int | None = None
+    within: float = 0.0
 
 
 class _Arm(ABC):
@@ -222,7 +251,9 @@ def _unlike(one: Found, other: Found) -> bool:
 class Search:
     """Plans of a graph within a budget.
 
-    ``best`` is the best so far, ``work`` what was done, ``tried`` names what was planned for besides.
+    ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never slower than any plan that it was before, and
+    by less than :data:`_SHARE` slower than the best (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for
+    besides.
     """
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
@@ -237,6 +268,9 @@ class Search:
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
         """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
         self.best: Found | None = None
+        self.chosen: Found | None = None
+        self.planning = present_planning()
+        self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
         self.full = ""
@@ -256,6 +290,17 @@ class Search:
         search = Annealing(simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32))
         return Found(planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH)
 
+    def tidied(self, found: Found) -> Found:
+        """The plan less what it moves and need not."""
+        planned, choices = found.planned, found.outcome.choices
+        simulator = planned.simulated(found.outcome)
+        if not choices or not simulator.covers(choices):
+            return found
+        outcome = planned.evaluate(without_unneeded(simulator, choices, _TIDIED * self.block, self.work))
+        if outcome.cost >= found.outcome.cost:
+            return found
+        return replace(found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH)
+
     def note_full(self, full: str) -> None:
         """Which lower tiers were full in a sweep, in words."""
         self.full = max(self.full, full, key=len)
@@ -271,9 +316,23 @@ class Search:
             self.pool = [member for member in self.pool if not member.found.outcome.cost.infeasible]
 
     def note_best(self, found: Found) -> None:
-        """A plan for the best."""
+        """A plan for the best, and for what is returned."""
         if self.best is None or found.outcome.cost < self.best.outcome.cost:
             self.best = found
+        if self.chosen is None or self._steadier(found, self.chosen):
+            self.chosen = found
+
+    def _steadier(self, found: Found, chosen: Found) -> bool:
+        """Whether a plan is to be returned instead of another: as it is faster or, where it is hardly that, as its copies have more slack.
+
+        So more work never makes what is returned slower. What is there for other reasons than speed decides by speed alone: a rival's plan,
+        of which ours is to be no slower, and one without waits, which ends the search.
+        """
+        new, old = found.outcome, chosen.outcome
+        gain = _gain(chosen, found)
+        if new.cost.infeasible or old.cost.infeasible or gain > _SHARE or found.rival or not new.waits:
+            return new.cost < old.cost
+        return new.cost.makespan_ns <= old.cost.makespan_ns and (found.slack, gain) > (chosen.slack, 0.0)
 
     def _pool(self, found: Found) -> None:
         """Keep a plan that is unlike all in the pool, or better than what it is like."""
@@ -299,18 +358,18 @@ class Search:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], effort: float) -> None:
-        """Take one step after the other, until nothing pays any more or the work is done.
+    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], ends: Ends) -> None:
+        """Take one step after the other, until nothing pays any more, the work is done or something else ends it.
 
         ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and for every variant that has the best
         plan, and so are those for ``later``, which come after local search where as much is expected of them. In the end come the steps
-        left of what is ``needed``.
+        left of what is ``needed``, unless something else has ended it.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
         behind: list[_Arm] = []
-        asked, limit = [], int(max(effort, _LEAST) * self.whole)
-        while not self.done:
+        asked, limit = [], int(max(ends.effort, _LEAST) * self.whole)
+        while not self.done and not self._ends(ends, limit):
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
                 asked.append(planned)
@@ -324,11 +383,38 @@ class Search:
                 first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
                 self.pool = [other for other in self.pool if other is not arm]
         for arm in last:
-            while not self.done and self._may_gain(arm) and arm.step():
+            while not self.done and not self._ends(ends, limit) and self._may_gain(arm) and arm.step():
                 pass
 
+    def _ends(self, ends: Ends, limit: int) -> bool:
+        """Whether the search ends here, with work left."""
+        best = None if self.nothing_fits else self.chosen
+        takes_ns = bound_ns = None
+        near = False
+        if best is not None:
+            takes_ns = best.outcome.cost.makespan_ns
+            near = ends.within > 0 and self._above_bound(best) <= ends.within
+            bound_ns = self._quick_bound_ns(best) if self.planning.telling else None
+        return self.planning.ends(SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit), ends.work, near)
+
+    def _quick_bound_ns(self, found: Found) -> int:
+        """What no plan like that beats, for whoever is told: it is not counted as work."""
+        bounds = self.plain.problem.graph.derived_on(self.hardware, LowerBounds)
+        if found.planned is self.plain:
+            return max(self.plain.problem.horizon_ns, bounds.quick_ns(self.budget_bytes))
+        return bounds.any_order_ns(self.budget_bytes, repeats=True, homes_kept=True, compete=None)
+
+    def _above_bound(self, found: Found) -> float:
+        """How far a plan that fits is above the lower bound that its result will have."""
+        if self._bounded is None or self._bounded[0] is not found:
+            outcome, edits = found.outcome, found.planned.edits
+            plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)
+            bound_ns = bound_of_result_ns(outcome.result, plan, self.hardware, self.budget_bytes) or 0
+            self._bounded = found, outcome.cost.makespan_ns / max(1, bound_ns) - 1
+        return self._bounded[1]
+
     def _may_gain(self, arm: _Arm) -> bool:
-        return self.best is None or self.nothing_fits or arm.least_ns < self.best.outcome.cost.makespan_ns
+        return self.chosen is None or self.nothing_fits or arm.least_ns < self.chosen.outcome.cost.makespan_ns
 
     def _pays(self, arm: _Arm, left: int) -> bool:
         """Whether enough is to be expected of the rest of the work."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.described_cost import DescribedCost
 from hosim.planner.hyperoffload.gap_scoring import GapScore, GapScoring, Weights
 from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice
 
@@ -70,7 +71,7 @@ class GapSweep:
         self.problem = problem
         self.budget = budget
         self.weights = weights
-        self.scoring = GapScoring(problem, budget, weights)
+        self.scoring = (GapScoring if weights.alpha is None else DescribedCost)(problem, budget, weights)
         self.choices = self.scoring.choices
         self.sizes = self.scoring.sizes
         self.count = len(problem.graph.ops)

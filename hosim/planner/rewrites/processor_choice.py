@@ -48,10 +48,8 @@ Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
 MOST_OPS = 8
 """Ops of which :func:`every_choice` tries all choices."""
 
-_UNIFORM = 16
-"""Uniform choices at most; with more, kinds of ops change their processor together."""
 _ALL = 16
-"""Choices up to which each is tried: of all ops, else of all groups."""
+"""Choices up to which each is tried: of all ops, else of all groups. With more uniform choices kinds of ops change theirs together."""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
 """Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
 _TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
@@ -154,7 +152,7 @@ class _ChoiceSearch:
     @property
     def by_kind(self) -> bool:
         """Whether every kind of op on each of its processors is few enough choices."""
-        return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _UNIFORM
+        return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _ALL
 
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""

@@ -33,9 +33,6 @@ _BEAM_OPS, _BEAM_WIDTH = 200, 256
 _ROUNDS, _REACH, _PASSES = 60, 48, 500_000
 """Moves across the peak at most, how many ops away from it they begin or end, and ops looked at for them in all."""
 
-_MANY = 20_000
-"""Graphs with more ops get fewer list schedules."""
-
 
 def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int, device_tier: str = USUAL_DEVICE_TIER) -> Graph:
     """``graph`` with its ops in the best order found; ``graph`` itself where none is better.
@@ -156,7 +153,7 @@ def _proposals(model: _Model) -> Iterator[list[int]]:
     forward = _forward(model)
     backward = _Schedule(forward.after, forward.before, forward.frees, forward.users, forward.takes, forward.takers, model.sizes)
     given = list(range(count))
-    for at_once in (True, False) if count <= _MANY else (True,):
+    for at_once in (True, False):
         yield forward.greedy(given, at_once)
         late = backward.greedy(given[::-1], at_once)[::-1]
         yield late

@@ -6,8 +6,10 @@ graph itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
+from typing import Any
 
 from hosim.base.collector import rare_collection
 from hosim.cache_plan import Plan
@@ -31,6 +33,9 @@ def plan(
     budget_bytes: int,
     *,
     effort: float,
+    work: int | None = None,
+    within: float = 0.0,
+    alpha: float | None = None,
     seed: int,
     reorder: bool | None,
     recompute: bool | None,
@@ -40,9 +45,10 @@ def plan(
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
 
-    ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them again; ``None`` lets it where the workload says
-    that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of :mod:`hosim.schedule.tiers_below.placement`, or
-    :data:`hosim.schedule.tiers_below.placement.PLANNED`.
+    ``effort``, ``work`` and ``within`` say where the search ends, and ``alpha`` adds a ranking
+    (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them
+    again; ``None`` lets it where the workload says that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
+    :mod:`hosim.schedule.tiers_below.placement`, or :data:`hosim.schedule.tiers_below.placement.PLANNED`.
     ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
     policies are not asked for plans.
     """
@@ -55,7 +61,8 @@ def plan(
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        found = search(*given, effort=effort, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
+        asked_for: Mapping[str, Any] = {"effort": effort, "work": work, "within": within, "alpha": alpha}
+        found = search(*given, **asked_for, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:

@@ -49,7 +49,7 @@ def _asked(search: Search, planned: PlannedGraph, placement: str | None) -> Iter
     graph, hardware = planned.problem.graph, search.hardware
 
     def to_beat_ns() -> int | None:
-        return None if search.best is None or search.best.outcome.cost.infeasible else search.best.outcome.cost.makespan_ns
+        return None if search.chosen is None or search.nothing_fits else search.chosen.outcome.cost.makespan_ns
 
     for name, plan in static_rivals(graph, hardware, search.budget_bytes, to_beat_ns, placement):
         search.tried.append(name)

@@ -1,0 +1,46 @@
+"""What a plan moves and need not: absences whose loss costs no time are dropped, those of most bytes first.
+
+A sweep moves what is over the budget at each op, and a later change may have made room for some of that. What stays cannot be late where
+times vary, and leaves its channel to others.
+"""
+
+from __future__ import annotations
+
+from hosim.cache_plan import AT_START
+from hosim.planner.hyperoffload.local_moves import PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, WorkDone
+
+
+def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone) -> Choices:
+    """The choices less the absences without which the step takes no longer, of those that so much work looks at.
+
+    What is looked at is counted as work. ``simulator`` covers the choices.
+    """
+    begun = simulator.work
+    simulator.begin(choices)
+    problem = simulator.problem
+    for t in sorted(choices, key=lambda t: (-problem.graph.tensors[t].size_bytes, t)):
+        for after in _droppable(problem, t, choices[t]):
+            if simulator.work - begun > most:
+                break
+            less = None if after is None else _less(problem, t, simulator.choices.get(t), after)
+            infeasible, takes_ns, moved_bytes = simulator.cost
+            found = simulator.judge({t: less}, takes_ns + 1)
+            if found[:2] <= (infeasible, takes_ns) and found[2] < moved_bytes:
+                simulator.accept({t: less})
+    work.done += simulator.work - begun
+    return dict(sorted(simulator.choices.items()))
+
+
+def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | None]:
+    """What may be left out of a choice: all of it (None), then each absence by the op that it comes after."""
+    stays: list[int | None] = [] if t in problem.starts_below else [None]
+    begins_below = t in problem.starts_below or choice.start == BELOW
+    absences = [after for after in choice.away if not (begins_below and after == AT_START)]
+    return [*stays, *absences] if len(choice.away) > 1 else stays
+
+
+def _less(problem: Problem, t: int, choice: TensorChoice | None, after: int) -> TensorChoice | None:
+    """A choice less one absence; one that moves nothing is none."""
+    less = None if choice is None else choice.without(after)
+    return less if less is not None and (less.away or less.start == BELOW or t in problem.starts_below) else None
