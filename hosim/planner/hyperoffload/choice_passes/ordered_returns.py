@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice
 
 _Return = tuple[int, int, int, int, int, str]
 """The op after which a tensor is to return, its turn among those, the tensor, the ops that its gap comes after and before, and the tier
@@ -24,7 +24,7 @@ class OrderedReturns:
         self._problem, self._budget = problem, budget_bytes
         graph = problem.graph
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self._gaps = {t: {gap.after: gap for gap in gaps} for t, gaps in gaps_by_tensor(problem).items()}
+        self._gaps = {t: {gap.after: gap for gap in gaps} for t, gaps in problem.gaps_of.items()}
         self._held = list(problem.held_bytes)
         for t in problem.starts_below:  # the account of the problem has what starts below from its first use on
             for i in range(min(graph.users[t], default=0)):

@@ -13,7 +13,7 @@ from random import Random
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice
 
 Changes = Mapping[int, TensorChoice | None]
 """By tensor what it does instead; None: it stays."""
@@ -33,7 +33,7 @@ class ChoiceMoves:
     def __init__(self, problem: Problem, tiers: Sequence[str]) -> None:
         self.problem = problem
         self.tiers = tiers
-        self.gaps = gaps_by_tensor(problem)
+        self.gaps = problem.gaps_of
         self._gap = {(gap.tensor, gap.after): gap for gaps in self.gaps.values() for gap in gaps}
         self._count = len(problem.graph.ops)
         self._several = len(problem.graph.streams) > 1
