@@ -21,9 +21,10 @@ from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_f
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
-_OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
+_FIRST: Sequence[Arm] = (spreading, sweeping())
+_OF_EACH: Sequence[Arm] = (*_FIRST, fitting, refining)
 _LATER: Sequence[Arm] = (placing, annealing, holding_less, saving_traffic)
-"""The arms of each graph, those before local search and those after it."""
+"""The arms that begin a search, those of each graph before local search, and those after it."""
 
 
 def plan(
@@ -66,7 +67,7 @@ def search(
     run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
     check_floor(run.plain.problem, run.budget_bytes)
     if placement is None:
-        run.run([spreading, *arms], _OF_EACH, _LATER, needed, effort)
+        run.run([*_FIRST, *arms], _OF_EACH, _LATER, needed, effort)
     else:
         run.run(arms, (sweeping(placement), fitting), (), needed, effort)
     if run.best is None or run.best.outcome.cost.infeasible:

@@ -33,7 +33,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     with_gaps_between_neighbours,
 )
 
-_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
+_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 4_200_000, 200
 """The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
@@ -50,7 +50,7 @@ _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
-_ANALYSED, _BOUNDED = 30, 90
+_ANALYSED, _BOUNDED = 20, 120
 """The work of looking at an op or a gap of a graph, and for each op of a bound; all work is in units of :class:`WorkDone`."""
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
@@ -204,11 +204,9 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """What part of the makespan was saved; 1 where something fits at last."""
-    if after is None or after.outcome.cost.infeasible:
+    """What part of the makespan was saved; that something fits at last does not say that more of the same helps."""
+    if after is None or before is None or before.outcome.cost.infeasible:
         return 0.0
-    if before is None or before.outcome.cost.infeasible:
-        return 1.0
     return max(0.0, 1 - after.outcome.cost.makespan_ns / max(1, before.outcome.cost.makespan_ns))
 
 
@@ -242,9 +240,9 @@ class Search:
         self.full = ""
         """The lower tiers that were full in the sweep that found most of them so, in words."""
 
-    def planned_graph(self, graph: Graph, edits: Edits | None = None) -> PlannedGraph:
-        """A graph to plan for within the budget."""
-        problem = analyse(graph, self.hardware)
+    def planned_graph(self, graph: Graph, edits: Edits | None = None, problem: Problem | None = None) -> PlannedGraph:
+        """A graph to plan for within the budget; ``problem`` is its analysis, where that is there."""
+        problem = problem or analyse(graph, self.hardware)
         return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
