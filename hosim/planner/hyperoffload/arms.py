@@ -16,7 +16,7 @@ from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
 
-_SLOW = ((1.0, 0.7), (1.4, 0.4))
+_SLOW = (1.0, 0.7, 1.4, 0.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
@@ -61,9 +61,8 @@ def sweeping(placement: Placement | None = None) -> Arm:
     """Sweeps on the unhindered step, stretched until transfers fit in it."""
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        for slow, other in _SLOW:
+        for slow in _SLOW:
             swept(search, planned, stretched(planned, slow, placement))
-            swept(search, planned, stretched(planned, other, placement))
             yield
 
     return steps

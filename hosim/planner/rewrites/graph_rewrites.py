@@ -53,14 +53,16 @@ class _Rewrites:
         if not (reorder or self._recompute) or len(self._graph.ops) > MOST_OPS or not self._plain.excess_bytes:
             return
         weighing = self._weighed(reorder)
-        more = next(weighing, False)
+        more, begun = next(weighing, False), False
         while True:
             self._note(self._instead())
             least_ns, best = self._most_promising()
             promised_ns = None if best is None else self._promised_ns(least_ns, more)
             if best is None and not more:
                 return
-            yield promised_ns
+            if begun or promised_ns is None:  # what was weighed first is no use without its plan
+                yield promised_ns
+            begun = True
             if best is not None and (promised_ns is not None or not more):
                 self._tried.add(_key(best.edits))
                 planned = self._planned_graph(best)
