@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isqrt
 from random import Random
 
 from hosim.analysis.lower_bounds import LowerBounds
@@ -33,8 +34,8 @@ from hosim.planner.hyperoffload.tensor_choices import (
     with_gaps_between_neighbours,
 )
 
-_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 4_200_000, 200
-"""The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
+_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 600_000, 2_600_000, 70_000
+"""The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph, and so much by the root of its ops."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
 _BLOCK = 40
@@ -43,9 +44,9 @@ _FEW = 48
 """Up to so many ops tensors may be away between two uses that follow each other on one stream, too."""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
-_HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
+_HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
-And what counts of all that it did before its last step."""
+And what counts of all that it did before its last step, and how much of that at most: a step that halves the time is not followed by more."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
 _WITHOUT_A_PLAN = 2
@@ -137,7 +138,7 @@ class _Arm(ABC):
         """One piece of work; says whether there may be more."""
         before, begun = self.found, self.search.work.done
         more = self.go_on()
-        self._gained = self._gained * _FORGET + _gain(before, self.found)
+        self._gained = self._gained * _FORGET + min(_gain(before, self.found), _MOST)
         self._spent = self._spent * _FORGET + self.search.work.done - begun
         return more
 
@@ -229,7 +230,7 @@ class Search:
         self.work = WorkDone()
         self.plain = self.planned_graph(graph)
         count = max(1, len(graph.ops))
-        self.whole = min(_OF_AN_OP * count, _OF_A_GRAPH + _OF_MANY_OPS * count)
+        self.whole = min(max(_OF_AN_OP * count, _AT_LEAST), _OF_A_GRAPH + _OF_MANY_OPS * isqrt(count))
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
