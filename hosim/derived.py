@@ -36,7 +36,7 @@ class Deriving:
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
         key = (compute, args, tuple(sorted(kwargs.items()))) if args or kwargs else compute
-        result: T = memo.get(key, memo)  # type: ignore[arg-type]
+        result: T = memo.get(key, memo)
         if result is memo:
             result = memo[key] = compute(self, *args, **kwargs)
         return result

@@ -131,7 +131,7 @@ def tensor_cache_ops(
     course = _Course(graph, device, route, tensor, start)
     for step in steps:
         course.walk(step.before)
-        if type(step) is WriteBack:
+        if isinstance(step, WriteBack):
             course.write_back(step)
             continue
         if awaited:
@@ -146,7 +146,8 @@ class _Course:
     """The cache ops of one tensor through the step so far, and where they leave valid copies."""
 
     __slots__ = (
-        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "route", "tensor", "users", "writes", "written",
+        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "route", "tensor", "users", "writes",
+        "written",
     )  # fmt: skip
 
     def __init__(self, graph: Graph, device: str, route: Route, tensor: int, start: Sequence[str]) -> None:

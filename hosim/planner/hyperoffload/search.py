@@ -34,7 +34,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     with_gaps_between_neighbours,
 )
 
-_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 600_000, 2_600_000, 70_000
+_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 600_000, 3_000_000, 50_000
 """The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph, and so much by the root of its ops."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
@@ -46,7 +46,7 @@ _ANNEALED = 3
 """Blocks that one annealing takes."""
 _HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
-And what counts of all that it did before its last step, and how much of that at most: a step that halves the time is not followed by more."""
+And what counts of all that it did before its last step, and how much of a step at most: where one halves the time no others do."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work."""
 _WITHOUT_A_PLAN = 2

@@ -26,7 +26,7 @@ MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 _WORTH = 0.995
 """A variant is worth a plan if it is expected to take less than this part of what the graph as it is takes."""
-_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 300, 20, 120
+_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 300, 12, 120
 """The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
 
 

@@ -64,12 +64,12 @@ class ChoiceMoves:
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(rng.choice(changes))} if changes else {}
 
-    def neighbours(self, choices: Choices, gaps: Sequence[Gap]) -> Iterator[Changes]:
-        """Every change of one decision in these gaps."""
+    def neighbours(self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None) -> Iterator[Changes]:
+        """Every change of one decision in these gaps; ``lines`` are the queues of the choices, if they are known."""
         by_tensor: dict[int, list[Gap]] = {}
         for gap in gaps:
             by_tensor.setdefault(gap.tensor, []).append(gap)
-        lines = self.queues(choices)
+        lines = self.queues(choices) if lines is None else lines
         for t, listed in by_tensor.items():
             choice = choices.get(t)
             for changed in self._decisions(t, choice, listed):

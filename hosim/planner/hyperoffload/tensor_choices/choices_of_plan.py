@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
@@ -68,7 +68,7 @@ def _in_gap(choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_be
     return choice.with_store(gap.after, stores[-1].after) if stores and stores[-1].after != gap.after else choice
 
 
-def _in_turn(found: dict[int, TensorChoice], plan: Plan, open_gaps: dict[int, list[Gap]]) -> Choices:
+def _in_turn(found: dict[int, TensorChoice], plan: Plan, open_gaps: Mapping[int, list[Gap]]) -> Choices:
     """The choices with the returns that are issued after one op in the order of the plan."""
     behind: dict[int, tuple[int, int]] = {}
     for c in plan.cache_ops:

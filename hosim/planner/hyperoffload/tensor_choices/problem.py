@@ -58,7 +58,7 @@ class Problem:
         return self.graph.derived(HappensBefore)
 
     @cached_property
-    def gaps_of(self) -> Mapping[int, Sequence[Gap]]:
+    def gaps_of(self) -> Mapping[int, list[Gap]]:
         """The gaps of each tensor that may move; for a tensor whose home is below also the time before it first comes up."""
         graph = self.graph
         found: dict[int, list[Gap]] = {}
