@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
@@ -39,6 +40,11 @@ class HappensBefore:
             clock[s] = self.place[i] + 1
             self.clock.append(clock)
 
+    @cached_property
+    def _ended(self) -> list[list[list[int]]]:
+        """By stream, then by another one: how many ops of that other one have surely ended when each op of the first has; ascending."""
+        return [[[self.clock[i][s] for i in queue] for s in range(len(self.queues))] for queue in self.queues]
+
     def known_before(self, i: int) -> list[int]:
         """The clock of the op before ``i`` on its stream; of several streams only."""
         place = self.place[i]
@@ -55,7 +61,7 @@ class HappensBefore:
         if op == AT_START:
             return 0
         s, needed = self.stream_of[op], self.place[op] + 1 + (self.stream_of[op] == stream)
-        return bisect_left(self.queues[stream], True, key=lambda i: self.clock[i][s] >= needed)
+        return bisect_left(self._ended[stream][s], needed)
 
     def ended_by(self, earlier: int, op: int) -> bool:
         """Whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes all."""
@@ -69,17 +75,14 @@ class HappensBefore:
         """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended; ``None`` if there is none."""
         if self.single:
             return max([wanted, *ops])  # AT_START is less than any
-        ops = [op for op in ops if op != AT_START]
-        if not ops:
+        needed = {(self.stream_of[op], self.place[op] + 1) for op in ops if op != AT_START}
+        if not needed:
             return wanted
-        needed = [0] * len(self.queues)
-        for op in ops:
-            s = self.stream_of[op]
-            needed[s] = max(needed[s], self.place[op] + 1)
         best: int | None = None
-        for queue in self.queues:
+        for queue, ended in zip(self.queues, self._ended, strict=True):
             k = bisect_left(queue, wanted)
-            k = bisect_left(queue, True, lo=k, key=lambda i: all(map(int.__ge__, self.clock[i], needed)))
+            for s, count in needed:
+                k = bisect_left(ended[s], count, lo=k)
             if k < len(queue) and (best is None or queue[k] < best):
                 best = queue[k]
         return best
@@ -90,8 +93,8 @@ class HappensBefore:
             return max(op, wanted)
         best = op
         s, k = self.stream_of[op], self.place[op] + 1
-        for queue in self.queues:
-            first = bisect_left(queue, True, key=lambda i: self.clock[i][s] >= k)
+        for queue, ended in zip(self.queues, self._ended, strict=True):
+            first = bisect_left(ended[s], k)
             last = bisect_left(queue, wanted + 1) - 1
             if first <= last:
                 best = max(best, queue[last])

@@ -35,10 +35,10 @@ class Deriving:
             ``compute(self, *args, **kwargs)``.
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
-        key = (compute, args, tuple(sorted(kwargs.items())) if kwargs else ())
-        if key not in memo:
-            memo[key] = compute(self, *args, **kwargs)
-        result: T = memo[key]
+        key = (compute, args, tuple(sorted(kwargs.items()))) if args or kwargs else compute
+        result: T = memo.get(key, memo)
+        if result is memo:
+            result = memo[key] = compute(self, *args, **kwargs)
         return result
 
     def derived_on(self, machine: M, compute: Callable[[Self, M], T]) -> T:
@@ -57,8 +57,8 @@ class Deriving:
             ``compute(self, machine)``.
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
-        known = memo.get(compute)
+        known = memo.get(("on", compute))
         if known is None or known[0] is not machine:
-            known = memo[compute] = machine, compute(self, machine)
+            known = memo["on", compute] = machine, compute(self, machine)
         result: T = known[1]
         return result

@@ -15,7 +15,7 @@ def twin_of(frozen: type[Any]) -> type[Any]:
     Giving what it makes the frozen one's class, as ``__class__``, is all that is left to do: ``__post_init__`` is not called.
     """
     # mypy knows fields of instances only
-    listed = [(f.name, f.type, field(default=f.default)) for f in fields(frozen)]
+    listed = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(frozen)]
     return make_dataclass(frozen.__name__, listed, slots=True)
 
 

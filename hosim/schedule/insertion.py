@@ -145,6 +145,11 @@ def tensor_cache_ops(
 class _Course:
     """The cache ops of one tensor through the step so far, and where they leave valid copies."""
 
+    __slots__ = (
+        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "route", "tensor", "users", "writes",
+        "written",
+    )  # fmt: skip
+
     def __init__(self, graph: Graph, device: str, route: Route, tensor: int, start: Sequence[str]) -> None:
         self.graph, self.order, self.end = graph, graph.derived(HappensBefore), len(graph.ops)
         self.device, self.route = device, route
@@ -157,7 +162,7 @@ class _Course:
 
     def walk(self, before: int) -> None:
         """Past the users listed before ``before``: what they write is valid in the device tier alone."""
-        written = bisect_left(self.writes, before)
+        written = bisect_left(self.writes, before) if self.writes else 0
         if written > self.written:
             self.written, self.here, self.below = written, True, set()
 
@@ -226,7 +231,11 @@ class _Course:
 
     def _copy(self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]) -> None:
         """A cache op for each hop, and detaches of the copies in between."""
-        for kind, source, reached in copy_steps(self.route(sources, destination), op, self.device):
+        hops = self.route(sources, destination)
+        if len(hops) == 2:
+            self._put(PREFETCH if destination == self.device else op, hops[0], destination, after, gap)
+            return
+        for kind, source, reached in copy_steps(hops, op, self.device):
             self._put(kind, source, reached, after, gap)
 
     def _put(self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]) -> None:

@@ -201,10 +201,9 @@ class Counted:
             return lambda *given: self.arm(factory, make_arm(*given))
 
         with ExitStack() as patched:
-            for listed in ("_OF_EACH", "_LATER"):
+            for listed in ("_FIRST", "_OF_EACH", "_LATER"):
                 these = tuple([self.arm(named(arm), arm) for arm in getattr(PIPELINE, listed)])
                 patched.enter_context(patch.object(PIPELINE, listed, these))
-            patched.enter_context(patch.object(PIPELINE, "spreading", self.arm("spreading", PIPELINE.spreading)))
             for factory in FACTORIES:
                 patched.enter_context(patch.object(FACTORIES[factory], factory, counted(factory)))
             if self.without == LOCAL:

@@ -16,7 +16,7 @@ from hosim.planner.hyperoffload.selection import Selection, select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
 
-_SLOW = ((1.0, 0.7), (1.4, 0.4))
+_SLOW = (1.0, 0.7, 1.4, 0.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
@@ -26,8 +26,8 @@ _HEATS = (0.6, 1.0, 1.0, 0.3)
 """Heats at which annealing begins, in mean op durations; what one misses another finds."""
 _DRAWN, _PART = 2, (0.4, 1.0)
 """Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps they take, and of transfer times."""
-_OF_A_JUDGEMENT, _OF_A_SPREAD = 70, 10
-"""The work of judging one gap in a sweep, and of a spread for each op."""
+_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
+"""The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a tensor does ahead."""
 
 
 def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
@@ -40,7 +40,8 @@ def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
 
 def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
     before = search.best
-    search.work.done += _OF_A_JUDGEMENT * selection.judged
+    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(planned.problem.graph.ops)
+    search.work.done += _OF_A_RETURN * len(selection.choices)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
     for choices in (selection.choices, advance(planned.problem, selection.choices, search.budget_bytes)):
@@ -54,9 +55,8 @@ def sweeping(placement: Placement | None = None) -> Arm:
     """Sweeps on the unhindered step, stretched until transfers fit in it."""
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        for slow, other in _SLOW:
+        for slow in _SLOW:
             swept(search, planned, stretched(planned, slow, placement))
-            swept(search, planned, stretched(planned, other, placement))
             yield
 
     return steps
@@ -108,8 +108,9 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> None:
-    search.work.done += _OF_A_SPREAD * len(planned.problem.graph.ops)
+    search.work.done += _OF_AN_OP * len(planned.problem.graph.ops)
     if choices is not None:
+        search.work.done += _OF_A_RETURN * len(choices)
         found = advance(planned.problem, choices, search.budget_bytes)
         search.offer(Found(planned.evaluate(found), planned, SPREAD))
 
@@ -165,7 +166,7 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
     weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(*_PART), copies=rng.random() < 0.5)
     selection = select(replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights)
-    search.work.done += _OF_A_JUDGEMENT * selection.judged
+    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(problem.graph.ops)
     tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
     share = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
     return {

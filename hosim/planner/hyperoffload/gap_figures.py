@@ -17,7 +17,7 @@ from itertools import accumulate
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import alone_ns
-from hosim.planner.hyperoffload.tensor_choices import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import Problem
 from hosim.schedule.tiers_below import LowerTier
 
 
@@ -83,7 +83,7 @@ def gap_figures(problem: Problem, budget_bytes: int) -> tuple[GapFigures, ...]:
     peak_op = max(range(count), key=problem.held_bytes.__getitem__, default=-1)
     tiers = {b.name: b for b in problem.below}
     found = []
-    for t, gaps in sorted(gaps_by_tensor(problem).items()):
+    for t, gaps in sorted(problem.gaps_of.items()):
         size = graph.tensors[t].size_bytes
         below = _below(problem, t, tiers)
         for gap in gaps if size else ():

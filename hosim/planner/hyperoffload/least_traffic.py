@@ -12,7 +12,7 @@ from dataclasses import replace
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choice_passes import absences, account, advance, nearer_tiers, ops_away
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
-from hosim.planner.hyperoffload.tensor_choices import Choices, Evaluation, Evaluator, Problem, TensorChoice, everything, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import Choices, Evaluation, Evaluator, Problem, TensorChoice, everything
 from hosim.schedule.tiers_below import has_hops
 
 _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
@@ -63,7 +63,7 @@ def least_traffic(problem: Problem, choices: Choices, part: float, budget_bytes:
 
 
 def _returning_late(problem: Problem, choices: Choices) -> dict[int, TensorChoice]:
-    gaps = gaps_by_tensor(problem)
+    gaps = problem.gaps_of
     found = {}
     for t, choice in choices.items():
         returns = {gap.after: gap.before - 1 for gap in gaps.get(t, ()) if choice.away.get(gap.after) is not None}
@@ -73,7 +73,7 @@ def _returning_late(problem: Problem, choices: Choices) -> dict[int, TensorChoic
 
 def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     """Those in the farthest tier stay first, and of these those that are away the shortest, for as long as all fits."""
-    count, gaps = len(problem.graph.ops), gaps_by_tensor(problem)
+    count, gaps = len(problem.graph.ops), problem.gaps_of
     level = account(problem, choices)[0][:count]
     near = {tier.name: k for k, tier in enumerate(problem.below)}
     away = {

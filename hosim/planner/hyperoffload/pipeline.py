@@ -31,9 +31,10 @@ from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_f
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
-_OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
+_FIRST: Sequence[Arm] = (spreading, sweeping())
+_OF_EACH: Sequence[Arm] = (*_FIRST, fitting, refining)
 _LATER: Sequence[Arm] = (placing, annealing, saving_traffic)
-"""The arms of each graph, those before local search and those after it."""
+"""The arms that begin a search, those of each graph before local search, and those after it."""
 
 
 def plan(
@@ -84,7 +85,7 @@ def search(
     try:
         if placement is None:
             described = [] if alpha is None else [ranking(alpha)]
-            run.run([spreading, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
+            run.run([*_FIRST, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
         else:
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:

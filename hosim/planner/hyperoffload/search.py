@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isqrt
 from random import Random
 
 from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
@@ -36,8 +37,8 @@ from hosim.planner.hyperoffload.tensor_choices import (
 )
 from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
-_OF_AN_OP, _OF_A_GRAPH, _OF_MANY_OPS = 40_000, 6_000_000, 700
-"""The work of ``effort=1``: so much for each op, at most so much for a graph, and so much more for each op of that."""
+_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 600_000, 3_400_000, 50_000
+"""The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph, and so much by the root of its ops."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
 _BLOCK = 40
@@ -48,15 +49,15 @@ _ANNEALED = 3
 """Blocks that one annealing takes."""
 _TIDIED = 2
 """Blocks of work at most that look for what a plan moves and need not."""
-_HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
+_HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
 """What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
-And what counts of all that it did before its last step."""
+And what counts of all that it did before its last step, and how much of a step at most: where one halves the time no others do."""
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the work. What gains less is taken if it is
 steadier."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
-_ANALYSED, _BOUNDED, _OF_SLACK = 30, 90, 50
+_ANALYSED, _BOUNDED, _OF_SLACK = 20, 120, 50
 """The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and cache op of a plan's slack; all work is
 in units of :class:`WorkDone`."""
 _POOL, _UNLIKE = 6, 10
@@ -166,7 +167,7 @@ class _Arm(ABC):
         """One piece of work; says whether there may be more."""
         before, begun = self.found, self.search.work.done
         more = self.go_on()
-        self._gained = self._gained * _FORGET + _gain(before, self.found)
+        self._gained = self._gained * _FORGET + min(_gain(before, self.found), _MOST)
         self._spent = self._spent * _FORGET + self.search.work.done - begun
         return more
 
@@ -233,11 +234,9 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """What part of the makespan was saved; 1 where something fits at last."""
-    if after is None or after.outcome.cost.infeasible:
+    """What part of the makespan was saved; that something fits at last does not say that more of the same helps."""
+    if after is None or before is None or before.outcome.cost.infeasible:
         return 0.0
-    if before is None or before.outcome.cost.infeasible:
-        return 1.0
     return max(0.0, 1 - after.outcome.cost.makespan_ns / max(1, before.outcome.cost.makespan_ns))
 
 
@@ -262,7 +261,7 @@ class Search:
         self.work = WorkDone()
         self.plain = self.planned_graph(graph)
         count = max(1, len(graph.ops))
-        self.whole = min(_OF_AN_OP * count, _OF_A_GRAPH + _OF_MANY_OPS * count)
+        self.whole = min(max(_OF_AN_OP * count, _AT_LEAST), _OF_A_GRAPH + _OF_MANY_OPS * isqrt(count))
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
@@ -276,9 +275,9 @@ class Search:
         self.full = ""
         """The lower tiers that were full in the sweep that found most of them so, in words."""
 
-    def planned_graph(self, graph: Graph, edits: Edits | None = None) -> PlannedGraph:
-        """A graph to plan for within the budget."""
-        problem = analyse(graph, self.hardware)
+    def planned_graph(self, graph: Graph, edits: Edits | None = None, problem: Problem | None = None) -> PlannedGraph:
+        """A graph to plan for within the budget; ``problem`` is its analysis, where that is there."""
+        problem = problem or analyse(graph, self.hardware)
         return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:

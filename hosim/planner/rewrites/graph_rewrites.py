@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import sqrt
 
+from hosim.analysis.lower_bounds import LowerBounds
 from hosim.edits import Edits
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -25,8 +26,8 @@ MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 _WORTH = 0.995
 """A variant is worth a plan if it is expected to take less than this part of what the graph as it is takes."""
-_OF_AN_ORDER, _OF_A_VARIANT = 300, 15
-"""The work of finding an order of the ops, and of weighing a variant, for each op."""
+_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 300, 12, 120
+"""The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
 
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
@@ -43,7 +44,7 @@ class _Rewrites:
         self._orders: dict[tuple[str, ...], Variants] = {}
         plain = Variants(planned.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
         self._known: dict[object, Variant] = {_key(plain.edits): plain}
-        self._planned = {_key(plain.edits): planned}
+        self._least_ns = dict[object, int]()
         self._tried = {_key(plain.edits)}
         self._plain = plain
 
@@ -52,18 +53,19 @@ class _Rewrites:
         if not (reorder or self._recompute) or len(self._graph.ops) > MOST_OPS or not self._plain.excess_bytes:
             return
         weighing = self._weighed(reorder)
-        more = next(weighing, False)
+        more, begun = next(weighing, False), False
         while True:
             self._note(self._instead())
-            worth = [(self._estimate_ns(best), k, best) for k, best in enumerate(self._best_of_orders())]
-            least_ns, _, best = min(worth, default=(0.0, 0, None), key=lambda each: each[:2])
+            least_ns, best = self._most_promising()
             promised_ns = None if best is None else self._promised_ns(least_ns, more)
             if best is None and not more:
                 return
-            yield promised_ns
+            if begun or promised_ns is None:  # what was weighed first is no use without its plan
+                yield promised_ns
+            begun = True
             if best is not None and (promised_ns is not None or not more):
                 self._tried.add(_key(best.edits))
-                planned = self._planned[_key(best.edits)]
+                planned = self._planned_graph(best)
                 with suppress(InfeasibleError):
                     check_floor(planned.problem, self._search.budget_bytes)
                     swept(self._search, planned, stretched(planned))
@@ -99,22 +101,40 @@ class _Rewrites:
     def _note(self, variants: Iterable[Variant]) -> None:
         self._known |= {_key(variant.edits): variant for variant in variants}
 
-    def _best_of_orders(self) -> Iterable[Variant]:
-        """Of each order the variant that is not tried yet and of which the least is expected, if it is worth a plan."""
+    def _most_promising(self) -> tuple[float, Variant | None]:
+        """The variant not tried yet of which the least is expected, of those best in their orders and worth a plan; and its estimate."""
         found: dict[tuple[str, ...], Variant] = {}
         for key, variant in self._known.items():
             known = found.get(variant.edits.order)
             if key not in self._tried and (known is None or variant.expected_ns < known.expected_ns):
                 found[variant.edits.order] = variant
-        most_ns = _WORTH * self._estimate_ns(self._plain)
-        return [variant for variant in found.values() if self._search.nothing_fits or self._estimate_ns(variant) < most_ns]
+        least_ns = float("inf") if self._search.nothing_fits else _WORTH * self._estimate_ns(self._plain)
+        best: Variant | None = None
+        for variant in sorted(found.values(), key=self._at_least_ns):
+            if self._at_least_ns(variant) >= least_ns:
+                break  # bounds take time
+            estimate_ns = self._estimate_ns(variant)
+            if estimate_ns < least_ns:
+                least_ns, best = estimate_ns, variant
+        return least_ns, best
+
+    def _at_least_ns(self, variant: Variant) -> float:
+        """What the estimate of a variant is not below."""
+        return sqrt(variant.expected_ns * (sum(self._search.plain.problem.durations) + variant.again_ns) / len(self._graph.streams))
 
     def _estimate_ns(self, variant: Variant) -> float:
         """Between what a plan is expected to take and what none beats: the one knows little of order, the other little of room."""
         key = _key(variant.edits)
-        if key not in self._planned:
-            self._planned[key] = self._search.planned_graph(variant.graph, variant.edits)
-        return sqrt(variant.expected_ns * self._planned[key].least_ns)
+        if key not in self._least_ns:
+            self._search.work.done += _OF_A_BOUND * len(variant.graph.ops)
+            bounds = variant.graph.derived_on(self._search.hardware, LowerBounds)
+            self._least_ns[key] = bounds.quick_ns(self._search.budget_bytes)
+        return sqrt(variant.expected_ns * self._least_ns[key])
+
+    def _planned_graph(self, variant: Variant) -> PlannedGraph:
+        """What to plan for."""
+        problem = None if variant.edits.recompute else self._orders[variant.edits.order].problem
+        return self._search.planned_graph(variant.graph, variant.edits, problem)
 
     def _promised_ns(self, least_ns: float, more: bool) -> float | None:
         """What a plan of an estimate takes, if that is as far from it as the best plan is from its own.

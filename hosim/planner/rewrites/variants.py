@@ -38,7 +38,7 @@ SMALL = 200
 """Ops up to which sets of drops are improved one by one."""
 _LOOKS = 400
 """How often sets of drops are looked at where they are improved one by one, on small graphs."""
-_GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 40, 40_000, 8
+_GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 20, 40_000, 8
 """How often sets of drops are looked at where they are improved by groups: at most, in ops of all graphs looked at, and at least."""
 _SMALLEST_GROUP = 100
 """Groups of less than one part in so many of the bytes that could be dropped are left as they are."""

@@ -36,7 +36,7 @@ AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
-_OF_A_RIVAL = 100
+_OF_A_RIVAL = 80
 """The work of another policy's plan for each op."""
 
 

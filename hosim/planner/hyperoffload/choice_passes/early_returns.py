@@ -14,7 +14,7 @@ import numpy as np
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice
 from hosim.schedule import Levels, fits_from
 
 
@@ -41,7 +41,7 @@ def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap,
     graph, count = problem.graph, len(problem.graph.ops)
     change = np.zeros(count + 2, dtype=np.int64)
     returning: list[tuple[Gap, int]] = []
-    open_gaps = gaps_by_tensor(problem)
+    open_gaps = problem.gaps_of
     for t, choice in choices.items():
         size = graph.tensors[t].size_bytes
         for gap, back in absences(problem, t, choice, open_gaps.get(t, ())):

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
 from hosim.costmodel import machine_of_copies
-from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, gaps_by_tensor, left_rates
+from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, left_rates
 from hosim.schedule.tiers_below import LARGE, evenly_spread, usual_size
 
 Spread = Callable[[Problem, int, int | None, bool, int], Choices | None]
@@ -38,7 +38,7 @@ def evenly(problem: Problem, budget_bytes: int, ahead_bytes: int | None, written
     if not problem.below:
         return None
     parts = _Parts(problem, tiers, late=True)
-    open_gaps = gaps_by_tensor(problem)
+    open_gaps = problem.gaps_of
     free = _spreadable(problem, open_gaps, written)
     sizes = [graph.tensors[t].size_bytes for _, t in free]
     total = sum(sizes)
@@ -87,7 +87,7 @@ class _TimelySpread:
         graph, count = problem.graph, len(problem.graph.ops)
         self.problem, self.tiers = problem, tiers
         self._forced = _forced(problem)
-        open_gaps = gaps_by_tensor(problem)
+        open_gaps = problem.gaps_of
         free = _spreadable(problem, open_gaps, written)
         self._uses = sorted([*free, *((graph.users[t][0], t) for t in self._forced)])
         self._back = {t: [gap for gap in open_gaps[t] if gap.returns and AT_START < gap.after < gap.before < count] for _, t in free}

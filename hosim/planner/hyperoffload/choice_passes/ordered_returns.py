@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice
+from hosim.schedule import Levels, fits_from
 
 _Return = tuple[int, int, int, int, int, str]
 """The op after which a tensor is to return, its turn among those, the tensor, the ops that its gap comes after and before, and the tier
@@ -24,11 +27,10 @@ class OrderedReturns:
         self._problem, self._budget = problem, budget_bytes
         graph = problem.graph
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self._gaps = {t: {gap.after: gap for gap in gaps} for t, gaps in gaps_by_tensor(problem).items()}
-        self._held = list(problem.held_bytes)
+        self._gaps = {t: {gap.after: gap for gap in gaps} for t, gaps in problem.gaps_of.items()}
+        self._held = np.array(problem.held_bytes, dtype=np.int64)
         for t in problem.starts_below:  # the account of the problem has what starts below from its first use on
-            for i in range(min(graph.users[t], default=0)):
-                self._held[i] += self._sizes[t]
+            self._held[: min(graph.users[t], default=0)] += self._sizes[t]
 
     def __call__(self, choices: Choices) -> dict[int, TensorChoice]:
         """The same absences, with returns in the same order, as early as can be."""
@@ -38,10 +40,8 @@ class OrderedReturns:
         for back, _, t, after, before, tier in sorted(returns):
             size = self._sizes[t]
             first = max(after, last.get(tier, AT_START))
-            ahead = before - 1
-            while ahead > first and level[ahead] + size <= budget:
-                level[ahead] += size
-                ahead -= 1
+            ahead = min(fits_from(level, size, budget, first + 1, before), before) - 1
+            level[ahead + 1 : before] += size
             last[tier] = ahead
             if ahead != back:
                 moved.setdefault(t, dict(choices[t].away))[after] = ahead
@@ -50,10 +50,10 @@ class OrderedReturns:
             found[t] = replace(choices[t], away=away)
         return found
 
-    def _account(self, choices: Choices) -> tuple[list[int], list[_Return]]:
+    def _account(self, choices: Choices) -> tuple[Levels, list[_Return]]:
         """What the device tier holds by position if everything returns at its use, and the returns."""
         count = len(self._problem.graph.ops)
-        change = [0] * (count + 2)
+        change = np.zeros(count + 2, dtype=np.int64)
         returns: list[_Return] = []
         for t, choice in choices.items():
             size, gaps = self._sizes[t], self._gaps.get(t, {})
@@ -72,9 +72,4 @@ class OrderedReturns:
                     if gap.before == count and after not in choice.away and after != AT_START:
                         change[after + 1] -= size
                         change[count + 1] += size
-        level = self._held[:]
-        sums = 0
-        for i in range(count + 1):
-            sums += change[i]
-            level[i] += sums
-        return level, returns
+        return self._held + np.cumsum(change)[: count + 1], returns

@@ -23,8 +23,8 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, Wor
 _NEVER = 1 << 62
 _NEAR, _SECOND = 0.5, 0.3
 """How often a change is drawn where ops wait, and how often a second one with it."""
-_OF_A_CHANGE, _OF_AN_OP = 150, 3
-"""The work of drawing a change, and for each op of ordering all returns."""
+_OF_A_CHANGE, _OF_A_RETURN = 150, 30
+"""The work of drawing a change, and for each tensor of ordering all returns."""
 _OF_A_NEIGHBOUR = 12
 """The work of listing one change of one decision."""
 _WORTH = 30
@@ -47,7 +47,7 @@ class Annealing:
         self._begun = simulator.work
         self._kept = BestChoices(simulator, choices, floor_ns)
         self._ordered = OrderedReturns(simulator.problem, simulator.budget_bytes) if ordered else None
-        self._drawing = _OF_A_CHANGE + (_OF_AN_OP * len(durations) if ordered else 0)
+        self._drawing = _OF_A_CHANGE + (_OF_A_RETURN * len(choices) if ordered else 0)
 
     def run(self, work: int, spent: WorkDone) -> Choices:
         """The best choices when so much work is done, which is added to what is ``spent``; a half at most is for the descent."""
@@ -94,17 +94,24 @@ class Annealing:
         return {t: found.get(t) for t in {**present, **found} if found.get(t) != present.get(t)}
 
     def _descend(self, until: int) -> None:
-        """First improvement over all changes of one decision, until none is better."""
+        """First improvement over all changes of one decision, tensor by tensor, until none is better."""
         self._kept.back()
+        simulator, moves = self._simulator, self._moves
+        tensors = sorted(moves.gaps)
         improved = True
         while improved and not self._kept.at_floor:
             improved = False
-            neighbours = list(self._moves.neighbours(self._simulator.choices, self._gaps))
-            self._simulator.work += _OF_A_NEIGHBOUR * len(neighbours)
-            self._rng.shuffle(neighbours)
-            for changes in neighbours:
-                improved = self._kept.better(changes)
-                if improved or self._simulator.work >= until:
+            self._rng.shuffle(tensors)
+            lines = moves.queues(simulator.choices)
+            for t in tensors:
+                neighbours = list(moves.neighbours(simulator.choices, moves.gaps[t], lines))
+                simulator.work += _OF_A_NEIGHBOUR * len(neighbours)
+                self._rng.shuffle(neighbours)
+                for changes in neighbours:
+                    if simulator.work >= until:
+                        return
+                    if self._kept.better(changes):
+                        improved = True
+                        break
+                if improved:
                     break
-            if self._simulator.work >= until:
-                return

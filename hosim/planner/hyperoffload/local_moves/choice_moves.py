@@ -13,7 +13,7 @@ from random import Random
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice
 
 Changes = Mapping[int, TensorChoice | None]
 """By tensor what it does instead; None: it stays."""
@@ -33,7 +33,7 @@ class ChoiceMoves:
     def __init__(self, problem: Problem, tiers: Sequence[str]) -> None:
         self.problem = problem
         self.tiers = tiers
-        self.gaps = gaps_by_tensor(problem)
+        self.gaps = problem.gaps_of
         self._gap = {(gap.tensor, gap.after): gap for gaps in self.gaps.values() for gap in gaps}
         self._count = len(problem.graph.ops)
         self._several = len(problem.graph.streams) > 1
@@ -64,12 +64,12 @@ class ChoiceMoves:
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(rng.choice(changes))} if changes else {}
 
-    def neighbours(self, choices: Choices, gaps: Sequence[Gap]) -> Iterator[Changes]:
-        """Every change of one decision in these gaps."""
+    def neighbours(self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None) -> Iterator[Changes]:
+        """Every change of one decision in these gaps; ``lines`` are the queues of the choices, if they are known."""
         by_tensor: dict[int, list[Gap]] = {}
         for gap in gaps:
             by_tensor.setdefault(gap.tensor, []).append(gap)
-        lines = self.queues(choices)
+        lines = self.queues(choices) if lines is None else lines
         for t, listed in by_tensor.items():
             choice = choices.get(t)
             for changed in self._decisions(t, choice, listed):

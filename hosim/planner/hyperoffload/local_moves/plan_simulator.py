@@ -6,7 +6,7 @@ judged by a run from the last snapshot before the first cache op that it changes
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +132,8 @@ class PlanSimulator:
             loop.recording = 1
             self.work += loop.instants
         for t, moves in before.items():
-            self._replace(t, moves)
+            if self._moves[t] is not moves:
+                self._replace(t, moves)
         return found
 
     def _followed(self, m: int, before: Mapping[int, SimulatedMoves], moved: int, limit_ns: int | None) -> SimulatedCost:
@@ -185,62 +186,57 @@ class PlanSimulator:
 
     # -- changes -----------------------------------------------------------------------------------------------
 
-    def _put(self, changes: Changes) -> set[int]:
+    def _put(self, changes: Changes) -> list[int]:
         """Put choices into the table: the ops from whose ends on something is different, -1 for time 0."""
-        differ: set[int] = set()
-        for t, choice in changes.items():
-            new = self._compiler.moves(t, choice)
-            old = self._moves[t]
-            if old is not new:
-                differ.update(self._differing(t, old, new))
-                self._replace(t, new)
-        return differ
-
-    def _replace(self, t: int, new: SimulatedMoves) -> None:
-        """Put a tensor's moves into the table in place of those that it has."""
-        old, base, put = self._moves[t], self._table.base[t], self._table.loop.put
-        if old is new:
-            return
-        self._moves[t] = new
-        for k, row in new.moves.items():
-            if old.moves.get(k) != row:
-                put(base + k, *row)
-        for k in old.moves:
-            if k not in new.moves:
-                put(base + k, *NO_ROW)
-        if old.awaited != new.awaited:
-            cells = self._table.cells
-            for (number, before), (_, after) in zip(old.awaited, new.awaited, strict=True):
-                if before != after:
-                    u = self._uses[t][number]
-                    cells["need_from"][u], cells["need_to"][u] = (base + after, base + after + 1) if after >= 0 else (0, 0)
-
-    def _differing(self, t: int, old: SimulatedMoves, new: SimulatedMoves) -> list[int]:
-        """The ops from whose ends on something is different; on several streams also those before ops that wait for something else."""
         differ: list[int] = []
-        for k in old.moves.keys() | new.moves.keys():
-            before, after = old.moves.get(k), new.moves.get(k)
-            if before != after:
-                differ += [row[4] for row in (before, after) if row is not None]
+        for t, choice in changes.items():
+            old, new = self._moves[t], self._compiler.moves(t, choice)
+            if old is not new:
+                changed, waits = self._replace(t, new)
                 if self._several:
-                    differ += self._before(self._writer_after(t, k))
-        if old.initial != new.initial:
-            differ.append(AT_START)
-        if self._several and old.awaited != new.awaited:
-            for (number, then), (_, now) in zip(old.awaited, new.awaited, strict=True):
-                if then != now:
-                    differ += self._before(self._table.cells["use_op"][self._uses[t][number]])
+                    differ += self._waiting(t, changed, waits)
+                for k in changed:
+                    differ += [moves[k][4] for moves in (old.moves, new.moves) if k in moves]
+                if old.initial != new.initial:
+                    differ.append(AT_START)
         return differ
 
-    def _writer_after(self, t: int, k: int) -> int:
-        """The op that waits for what stands in a place because it writes the tensor; ``NEVER`` if none does."""
-        graph = self.problem.graph
-        return next((i for i in graph.users[t][k // MOVES :] if t in graph.ops[i].writes), NEVER)
+    def _replace(self, t: int, new: SimulatedMoves) -> tuple[list[int], list[int]]:
+        """Put a tensor's moves into the table in place of those that it has: which of its places and of its uses are different."""
+        old, base, put = self._moves[t], self._table.base[t], self._table.loop.put
+        self._moves[t] = new
+        before, after = old.moves, new.moves
+        changed = [k for k, row in after.items() if before.get(k) != row]
+        for k in changed:
+            put(base + k, *after[k])
+        for k in before:
+            if k not in after:
+                put(base + k, *NO_ROW)
+                changed.append(k)
+        waits: list[int] = []
+        if old.awaited != new.awaited:
+            cells, uses = self._table.cells, self._uses[t]
+            for one, (number, place) in zip(old.awaited, new.awaited, strict=True):
+                if one[1] != place:
+                    u = uses[number]
+                    waits.append(u)
+                    cells["need_from"][u], cells["need_to"][u] = (base + place, base + place + 1) if place >= 0 else (0, 0)
+        return changed, waits
+
+    def _waiting(self, t: int, places: Iterable[int], waits: Iterable[int]) -> list[int]:
+        """On several streams, the ops before those that wait for what stands in other places, or for something else."""
+        users, writers, found = self.problem.graph.users[t], self.problem.graph.writers[t], list[int]()
+        for k in places if writers else ():
+            window = k // MOVES
+            w = bisect_left(writers, users[window]) if window < len(users) else len(writers)
+            if w < len(writers):
+                found += self._before(writers[w])
+        for u in waits:
+            found += self._before(self._table.cells["use_op"][u])
+        return found
 
     def _before(self, i: int) -> list[int]:
         """The op before another on its stream, at whose end that one may begin to wait."""
-        if i == NEVER:
-            return []
         cells = self._table.cells
         place = cells["place"][i]
         return [cells["queue"][cells["queue_from"][cells["stream_of"][i]] + place - 1] if place else AT_START]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cache
+from operator import itemgetter
+from typing import NamedTuple
 
-from hosim.cache_plan import DETACH
 from hosim.engine import ProgramTable, TableMove, TableRow, UncoveredError
 from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, initial_tiers, place
+
+_in_order = itemgetter(0, 1, 2)
 
 MOVES = 4
 """How many moves a tensor may have between two uses: it is stored and leaves, and comes back; and it is written back."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedMoves:
+class SimulatedMoves(NamedTuple):
     """One tensor's moves: the positions of its tiers at time 0, its rows by place, for each reading use the place it waits for, or -1."""
 
     initial: tuple[int, ...]
@@ -44,7 +46,9 @@ class MoveCompiler:
         movable = {gap.tensor for gap in problem.gaps} | set(problem.starts_below)
         self.room = [MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
-        self._initial = set(graph.initial)
+        self._flow = cache(self._flow_of)
+        self._reading = cache(self._reading_uses)
+        self._reach = 4 * len(graph.ops) + 8
         self.table: ProgramTable | None = None
         """The table that the rows are for."""
 
@@ -62,7 +66,7 @@ class MoveCompiler:
         problem = self.problem
         home = problem.starts_below.get(t)
         if choice is None:
-            here = [home or problem.hardware.device_tier] if t in self._initial or home is not None else []
+            here = [home or problem.hardware.device_tier] if t in problem.initial or home is not None else []
             return SimulatedMoves(tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0)
         start = initial_tiers(problem, t, choice)
         moves = self._placed(t, choice)
@@ -71,36 +75,44 @@ class MoveCompiler:
 
     def _placed(self, t: int, choice: TensorChoice) -> dict[int, TableRow]:
         """The moves of a tensor, by place from the first of its places on."""
-        problem, users = self.problem, self.problem.graph.users[t]
-        reach = 4 * len(problem.graph.ops) + 8
-        assert self.table is not None
+        problem, users, tier = self.problem, self.problem.graph.users[t], self.tier
         moves: dict[int, TableRow] = {}
-        between = [0] * (len(users) + 1)
-        for after, rank, turn, _, op in sorted(place(problem, t, choice), key=lambda placed: placed[:3]):
-            window = bisect_right(users, after)
-            number = between[window]
+        window = number = -1
+        for after, rank, turn, _, op in sorted(place(problem, t, choice), key=_in_order):
+            before, window = window, bisect_right(users, after)
+            number = number + 1 if window == before else 0
             if number == MOVES or not self.room[t]:
                 raise UncoveredError
-            between[window] += 1
-            order = ((rank * 2 + 1) * reach + turn) * len(problem.graph.tensors) + t
-            source = self.tier[op.source]
-            if op.op == DETACH:
-                move = TableMove(t, source, -1, -1, after, order)
+            order = ((rank * 2 + 1) * self._reach + turn) * len(problem.graph.tensors) + t
+            source = tier[op.source]
+            if op.destination is None:
+                row = (t, source, -1, -1, after, order, 0, 0, 0)
             else:
-                assert op.destination is not None
-                move = TableMove(t, source, self.tier[op.destination], self._channel[op.source, op.destination], after, order)
-            moves[MOVES * window + number] = self.table.row(move)
+                channel = self._channel[op.source, op.destination]
+                row = (t, source, tier[op.destination], channel, after, order, *self._flow(t, channel))
+            moves[MOVES * window + number] = row
         return moves
 
-    def _awaited(self, t: int, moves: dict[int, TableRow]) -> tuple[tuple[int, int], ...]:
+    def _flow_of(self, t: int, channel: int) -> tuple[int, int, int]:
+        """The class of flows of a tensor on a channel, and what flows of it."""
+        assert self.table is not None
+        return self.table.row(TableMove(t, 0, 0, channel, 0, 0))[6:]
+
+    def _reading_uses(self, t: int) -> Sequence[tuple[int, int]]:
+        """The uses of a tensor that do not write it: their numbers and ops."""
         graph = self.problem.graph
+        written = set(graph.writers[t])
+        return [(number, i) for number, i in enumerate(graph.users[t]) if i not in written]
+
+    def _awaited(self, t: int, moves: dict[int, TableRow]) -> tuple[tuple[int, int], ...]:
         device = self.tier[self.problem.hardware.device_tier]
         arriving = [(row[4], k) for k, row in moves.items() if row[2] == device]
-        awaited = []
-        for number, i in enumerate(graph.users[t]):
-            if t not in graph.ops[i].writes:
-                before = [k for after, k in arriving if after < i]
-                awaited.append((number, before[-1] if before else -1))
+        awaited, passed, last = [], 0, -1
+        for number, i in self._reading(t):
+            while passed < len(arriving) and arriving[passed][0] < i:
+                last = arriving[passed][1]
+                passed += 1
+            awaited.append((number, last))
         return tuple(awaited)
 
 

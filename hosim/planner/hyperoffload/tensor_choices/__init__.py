@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         Problem,
         analyse,
         check_floor,
-        gaps_by_tensor,
         unhindered,
         with_gaps_between_neighbours,
     )
@@ -49,13 +48,13 @@ else:
             "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
             "choices_of_plan": "choices_of",
             "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes of_another plan_cost",
-            "problem": "Problem analyse check_floor gaps_by_tensor unhindered with_gaps_between_neighbours",
+            "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
 
 __all__ = [
     "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge", "PlanCost", "Problem",
-    "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of", "everything", "gaps_by_tensor", "initial_tiers", "insert",
+    "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of", "everything", "initial_tiers", "insert",
     "least_size_that_counts", "left_rates", "moved_bytes", "of_another", "place", "plan_cost", "timelines", "unhindered",
     "with_gaps_between_neighbours",
 ]  # fmt: skip

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
+from typing import TypeVar
 
-from hosim.analysis import HappensBefore, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.data.frozen_twins import unguarded
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.schedule import Absence, WriteBack, tensor_cache_ops
+
+T = TypeVar("T")
 
 HOME, COPY, BELOW = "home", "copy", "below"
 """Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
@@ -59,16 +62,16 @@ class TensorChoice:
 
     def with_return(self, after: int, position: int | None) -> TensorChoice:
         """The choice with one absence set to return after ``position``."""
-        return self._with(away=dict(sorted({**self.away, after: position}.items())))
+        return self._with(away=_set(self.away, after, position))
 
     def with_store(self, after: int, position: int) -> TensorChoice:
         """The choice with the store before one absence issued after ``position``."""
-        return self._with(stores=dict(sorted({**self.stores, after: position}.items())))
+        return self._with(stores=_set(self.stores, after, position))
 
     def with_tier(self, after: int, tier: str) -> TensorChoice:
         """The choice with one absence in a tier."""
         others = {a: other for a, other in self.tiers.items() if a != after}
-        return self._with(tiers=others if tier == self.below else dict(sorted({**others, after: tier}.items())))
+        return self._with(tiers=others if tier == self.below else _set(others, after, tier))
 
     def below_in(self, tier: str) -> TensorChoice:
         """The choice with all absences in a tier."""
@@ -76,16 +79,16 @@ class TensorChoice:
 
     def with_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the return of one absence elsewhere in its queue."""
-        return self._with(turns=dict(sorted({**self.turns, after: turn}.items())))
+        return self._with(turns=_set(self.turns, after, turn))
 
     def with_store_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the store before one absence elsewhere in its queue."""
-        return self._with(store_turns=dict(sorted({**self.store_turns, after: turn}.items())))
+        return self._with(store_turns=_set(self.store_turns, after, turn))
 
     def with_leave(self, after: int, position: int) -> TensorChoice:
         """The choice with the tensor leaving for one absence after ``position``."""
         others = {a: other for a, other in self.leaves.items() if a != after}
-        return self._with(leaves=others if position == after else dict(sorted({**others, after: position}.items())))
+        return self._with(leaves=others if position == after else _set(others, after, position))
 
     def _with(
         self,
@@ -96,8 +99,8 @@ class TensorChoice:
         store_turns: Mapping[int, int] | None = None,
         leaves: Mapping[int, int] | None = None,
     ) -> TensorChoice:
-        """The choice with another of these: a search makes many, and :func:`dataclasses.replace` takes three times as long."""
-        return TensorChoice(
+        """The choice with another of these: a search makes many, and :func:`dataclasses.replace` takes ten times as long."""
+        return _choice(
             self.below,
             self.start,
             self.away if away is None else away,
@@ -107,6 +110,15 @@ class TensorChoice:
             self.store_turns if store_turns is None else store_turns,
             self.leaves if leaves is None else leaves,
         )
+
+
+_choice = unguarded(TensorChoice)
+
+
+def _set(given: Mapping[int, T], key: int, value: T) -> Mapping[int, T]:
+    """The mapping with one more value, keys ascending."""
+    found = {**given, key: value}
+    return found if key in given or len(found) == 1 else dict(sorted(found.items()))
 
 
 Choices = Mapping[int, TensorChoice]
@@ -150,15 +162,16 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
 
 def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
     """Where a tensor with this choice has valid copies at time 0, if it has any."""
-    if t not in problem.graph.derived(initial_set):
+    if t not in problem.initial:
         return ()
     if t in problem.starts_below:
         return (problem.starts_below[t],)
     device = problem.hardware.device_tier
     if choice.start == HOME:
         return (device,)
-    copies = dict.fromkeys((choice.below, *(choice.tiers.values() if not problem.graph.writers[t] else ())))
-    return (device, *copies) if choice.start == COPY else tuple(copies)
+    several = choice.tiers and not problem.graph.writers[t]
+    copies = tuple(dict.fromkeys((choice.below, *choice.tiers.values()))) if several else (choice.below,)
+    return (device, *copies) if choice.start == COPY else copies
 
 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
@@ -168,14 +181,15 @@ def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     found = tensor_cache_ops(problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True)
     placed = []
     for after, before, op in found:
-        if op.op == PREFETCH:
+        kind = op.op
+        if kind == PREFETCH:
             turn = choice.turns.get(after, 2 * before)
         else:
             turn = 2 * max(after, op.after)
-            if op.op == STORE:
+            if kind == STORE and choice.store_turns:
                 ends = after == AT_START and before == len(problem.graph.ops)
                 turn = choice.store_turns.get(before if ends else after, turn)
-        placed.append((op.after, _RANK[op.op], turn, t, op))
+        placed.append((op.after, _RANK[kind], turn, t, op))
     return placed
 
 
@@ -189,29 +203,31 @@ def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
 
 def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]) -> Iterator[Absence | WriteBack]:
     """A tensor's absences, and after its last write the copy that is to be valid again at the end of the step."""
-    graph, users = problem.graph, problem.graph.users[t]
-    below = problem.starts_below.get(t, choice.below)
+    graph, users, end = problem.graph, problem.graph.users[t], len(problem.graph.ops)
+    below, away, at = problem.starts_below.get(t, choice.below), choice.away, choice.stores
     starts_below = below in start and problem.hardware.device_tier not in start
     kept_below = below in start and graph.survives[t]
-    written, end = max(graph.writers[t], default=len(graph.ops)), len(graph.ops)
+    written = max(graph.writers[t], default=end)
 
     def absence(after: int, before: int, store: int, release: int) -> Absence:
-        back = choice.away.get(after)
+        back = away.get(after)
         tier = below if t in problem.starts_below or (kept_below and after >= written) else choice.tier(after)
-        return Absence(t, after, before, store, release, after if back is None else back, tier, release, tier)
+        return Absence._make((t, after, before, store, release, after if back is None else back, tier, release, tier))
 
-    if users and (starts_below or AT_START in choice.away):
-        leave = min(choice.stores.get(AT_START, AT_START), users[0] - 1)
-        if not graph.derived(HappensBefore).ended_by(leave, users[0]):
+    if users and (starts_below or AT_START in away):
+        leave = min(at.get(AT_START, AT_START), users[0] - 1)
+        if leave != AT_START and not problem.order.ended_by(leave, users[0]):
             leave = AT_START
         yield absence(AT_START, users[0], leave, choice.leaves.get(AT_START, leave))
-    saved = max(written, choice.stores.get(end, written))
+    saved = max(written, at.get(end, written))
     for u, following in pairwise((*users, end)):
-        leaves = u in choice.away or (kept_below and starts_below and u == users[-1])
+        leaves = u in away or (kept_below and starts_below and u == users[-1])
+        if not leaves and (not kept_below or u < written):
+            continue
         release = choice.leaves.get(u, u)
         if leaves and saved > release >= written:  # it leaves before
             saved = release
         if kept_below and u >= written and u <= saved < following:
             yield WriteBack(u + 1, below, saved)
         if leaves:
-            yield absence(u, following, choice.stores.get(u, u), release)
+            yield absence(u, following, at.get(u, u), release)

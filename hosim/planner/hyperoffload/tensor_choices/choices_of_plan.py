@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.tensor_choices.choices import BELOW, COPY, HOME, Choices, TensorChoice
-from hosim.planner.hyperoffload.tensor_choices.problem import Problem, gaps_by_tensor
+from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
@@ -18,7 +18,7 @@ def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
     moved: dict[int, list[CacheOp]] = {}
     for cache_op in plan.cache_ops:
         moved.setdefault(cache_op.tensor, []).append(cache_op)
-    open_gaps, device, several = gaps_by_tensor(problem), problem.hardware.device_tier, leaves and len(problem.graph.streams) > 1
+    open_gaps, device, several = problem.gaps_of, problem.hardware.device_tier, leaves and len(problem.graph.streams) > 1
     initial = problem.graph.derived(initial_set)
     found: dict[int, TensorChoice] = {}
     for t in sorted({*moved, *plan.initial, *problem.starts_below}):
@@ -68,7 +68,7 @@ def _in_gap(choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_be
     return choice.with_store(gap.after, stores[-1].after) if stores and stores[-1].after != gap.after else choice
 
 
-def _in_turn(found: dict[int, TensorChoice], plan: Plan, open_gaps: dict[int, list[Gap]]) -> Choices:
+def _in_turn(found: dict[int, TensorChoice], plan: Plan, open_gaps: Mapping[int, list[Gap]]) -> Choices:
     """The choices with the returns that are issued after one op in the order of the plan."""
     behind: dict[int, tuple[int, int]] = {}
     for c in plan.cache_ops:

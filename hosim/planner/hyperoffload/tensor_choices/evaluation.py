@@ -15,8 +15,8 @@ from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.result import Result
 
-_OF_AN_OP, _OF_A_CACHE_OP, _OF_A_RECORD = 50, 75, 500
-"""The work of replaying a plan, and of one more replay that says when its ops run."""
+_OF_A_PLAN, _OF_AN_OP, _OF_A_CACHE_OP = 4_000, 10, 50
+"""The work of making a plan of choices and replaying it."""
 
 Judge = Callable[[Plan, Hardware, int], Result]
 """What says how good a plan is within a budget in bytes: a replay, which may count more than bytes, such as what an allocator reserves."""
@@ -84,7 +84,7 @@ class Evaluator:
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
         if key not in self._seen:
-            self.work.done += _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
+            self.work.done += _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         found = self._seen[key]
@@ -92,7 +92,7 @@ class Evaluator:
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
-        self.work.done += _OF_A_RECORD * len(outcome.plan.graph.ops)
+        self.work.done += _OF_A_PLAN + _OF_AN_OP * len(outcome.plan.graph.ops)
         given = outcome.plan, self.problem.hardware, self.budget_bytes
         times = times_of(*given) or replay(*given, record=True).timeline  # of devices that do not all do the same, those of the first
         assert times is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from hosim.analysis import Gap, initial_set, needed_bytes, tensor_gaps
+from hosim.analysis import Gap, HappensBefore, initial_set, needed_bytes, tensor_gaps
 from hosim.cache_plan import AT_START
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.errors import InfeasibleError
@@ -46,6 +46,29 @@ class Problem:
     def horizon_ns(self) -> int:
         """End of the last op."""
         return max(self.end_ns, default=0)
+
+    @cached_property
+    def initial(self) -> frozenset[int]:
+        """The tensors that hold a valid copy at time 0 by default."""
+        return self.graph.derived(initial_set)
+
+    @cached_property
+    def order(self) -> HappensBefore:
+        """Which op has ended for certain when another has."""
+        return self.graph.derived(HappensBefore)
+
+    @cached_property
+    def gaps_of(self) -> Mapping[int, list[Gap]]:
+        """The gaps of each tensor that may move; for a tensor whose home is below also the time before it first comes up."""
+        graph = self.graph
+        found: dict[int, list[Gap]] = {}
+        for t in self.starts_below:
+            users = graph.users[t]
+            if users and t in graph.ops[users[0]].reads:
+                found[t] = [Gap(t, AT_START, users[0], 0, True)]
+        for gap in self.gaps:
+            found.setdefault(gap.tensor, []).append(gap)
+        return found
 
 
 def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]) -> None:
@@ -152,16 +175,3 @@ def check_floor(problem: Problem, budget_bytes: int) -> None:
             f"op {problem.graph.ops[i].name!r} alone uses {human_size(floor[i])} ({floor[i]} B), more than the budget of "
             f"{human_size(budget_bytes)}; the smallest budget that any plan could meet is {floor[i]} B"
         )
-
-
-def gaps_by_tensor(problem: Problem) -> dict[int, list[Gap]]:
-    """The gaps of each tensor that may move; for a tensor whose home is below also the time before it first comes up."""
-    graph = problem.graph
-    by_tensor: dict[int, list[Gap]] = {}
-    for t in problem.starts_below:
-        users = graph.users[t]
-        if users and t in graph.ops[users[0]].reads:
-            by_tensor[t] = [Gap(t, AT_START, users[0], 0, True)]
-    for gap in problem.gaps:
-        by_tensor.setdefault(gap.tensor, []).append(gap)
-    return by_tensor
