@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from hosim.engine.allocators import CachingAllocator
-from hosim.lower.devices import torch_gpu
+from hosim.on_torch.lower.devices import torch_gpu
 
 TOUCHES_NOTHING = (
     torch.ops.aten.set_.source_Storage,
