@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from hosim.cache_plan import CacheOp, Plan
     from hosim.data.stages import StagesResult
     from hosim.errors import ExecutionError, GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
-    from hosim.gpu.own_step import record
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
     from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
-    from hosim.lower import offload
+    from hosim.on_torch.gpu.own_step import record
+    from hosim.on_torch.lower import offload
     from hosim.result import Result
     from hosim.serving.api import serve, serve_fit, serve_frontier, serve_sweep
     from hosim.shipped import find_hardware, find_workload
@@ -56,11 +56,11 @@ else:
             "api": "blame compare diff explain fit frontier load plan plan_stages plot replay replay_stages robustness sweep",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError InputError PlanError UnitError",
-            "gpu.own_step": "record",
             "graph": "Graph GraphBuilder Op Tensor",
             "hardware": "Hardware",
             "io": "load_hardware load_plan load_workload save_plan save_workload",
-            "lower": "offload",
+            "on_torch.gpu.own_step": "record",
+            "on_torch.lower": "offload",
             "result": "Result",
             "serving.api": "serve serve_fit serve_frontier serve_sweep",
             "shipped": "find_hardware find_workload",

@@ -20,7 +20,7 @@ NAMES = sorted(set(hosim.__all__) - {"__version__"})
 SHOWN = re.findall(r"^::: hosim\.(\S+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
 """What the documentation shows: the public names, and what authors of policies and runtimes use besides."""
 
-WITHOUT_EXAMPLES = {"lower.insert.barriers", "importers.torch_programs.torch_export.import_plan"}
+WITHOUT_EXAMPLES = {"on_torch.lower.insert.barriers", "importers.torch_programs.torch_export.import_plan"}
 """What an example of would need a traced program for."""
 
 

@@ -33,6 +33,7 @@ from hosim.formats.bridges import Action, HosimPlanner, Planned, document_of, ha
 from hosim.formats.bridges.residency_schedule import _advance, _Away, _held, _makespan_ns, _planned, _shrink, _waits
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any
+from hosim.on_torch.lower import barriers
 
 pytestmark = pytest.mark.slow
 
@@ -537,3 +538,4 @@ def test_saved_traces_are_workloads(tmp_path) -> None:
 
 def test_the_import_of_earlier_releases_goes_on_working() -> None:
     assert import_module("hosim.lower.bridges.hyper_parallel_planner").HosimPlanner is HosimPlanner
+    assert import_module("hosim.lower.insert").barriers is barriers

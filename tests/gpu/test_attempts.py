@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.gpu import attempts, command, planning, running  # noqa: E402
-from hosim.gpu.attempts import Attempts, noted_failures  # noqa: E402
-from hosim.gpu.captured_step import Work, captured  # noqa: E402
+from hosim.on_torch.gpu import attempts, command, planning, running  # noqa: E402
+from hosim.on_torch.gpu.attempts import Attempts, noted_failures  # noqa: E402
+from hosim.on_torch.gpu.captured_step import Work, captured  # noqa: E402
 
 LINE = ("--dry-run", "--modes", "train", "--iterations", "1", "--profiled", "1", "--schemes", "resident", "--shares", "90,60")
 LATE = "not begun, as the time was up; the same command goes on with it"

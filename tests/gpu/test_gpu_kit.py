@@ -21,20 +21,20 @@ from hosim.cli.main import app  # noqa: E402
 from hosim.edits import Edits, Recompute  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
-from hosim.gpu.beside_kernels import beside  # noqa: E402
-from hosim.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402
-from hosim.gpu.functional_decoder import CONFIGS  # noqa: E402
-from hosim.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
-from hosim.gpu.measured_machine import measured_machine  # noqa: E402
-from hosim.gpu.output_files import write_json  # noqa: E402
-from hosim.gpu.schemes import Workload  # noqa: E402
-from hosim.gpu.summary_table import table  # noqa: E402
-from hosim.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.recordings import read_kernel_tables  # noqa: E402
-from hosim.lower import rule_of  # noqa: E402
+from hosim.on_torch.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
+from hosim.on_torch.gpu.beside_kernels import beside  # noqa: E402
+from hosim.on_torch.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402
+from hosim.on_torch.gpu.functional_decoder import CONFIGS  # noqa: E402
+from hosim.on_torch.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
+from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
+from hosim.on_torch.gpu.output_files import write_json  # noqa: E402
+from hosim.on_torch.gpu.schemes import Workload  # noqa: E402
+from hosim.on_torch.gpu.summary_table import table  # noqa: E402
+from hosim.on_torch.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
+from hosim.on_torch.lower import rule_of  # noqa: E402
 from hosim.result import CACHING, Timeline, Transfer  # noqa: E402
 from hosim.validate.kit import FORMAT, SCHEMES  # noqa: E402
 
@@ -183,10 +183,12 @@ def test_the_prediction_of_another_plan_is_not_put_beside_a_run(folder, tmp_path
 
 
 def test_planning_without_hosims_libraries(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "hosim.gpu.planning", None)
+    monkeypatch.setitem(sys.modules, "hosim.on_torch.gpu.planning", None)
     assert command.main(["plan", *SMALL, "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hosim.gpu: planning needs hosim.gpu.planning, which is not here: copy the folder to where hosim is installed")
+    assert error.startswith(
+        "hosim.gpu: planning needs hosim.on_torch.gpu.planning, which is not here: copy the folder to where hosim is installed"
+    )
 
 
 # ---- files that travel

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from hosim.errors import InputError
-from hosim.gpu import command, functional_decoder, gpu_seam, scheme_runs, trim
-from hosim.gpu.functional_decoder import CONFIGS
-from hosim.gpu.gpu_seam import CpuBackend
-from hosim.gpu.moves import Mover
-from hosim.gpu.output_files import write_json
-from hosim.gpu.schemes import Workload
 from hosim.importers.recordings import parse_kineto
+from hosim.on_torch.gpu import command, functional_decoder, gpu_seam, scheme_runs, trim
+from hosim.on_torch.gpu.functional_decoder import CONFIGS
+from hosim.on_torch.gpu.gpu_seam import CpuBackend
+from hosim.on_torch.gpu.moves import Mover
+from hosim.on_torch.gpu.output_files import write_json
+from hosim.on_torch.gpu.schemes import Workload
 from hosim.validate.kit import SCHEMES, bandwidth_sweep
 from hosim.validate.offloads import machine_of, predict_recording
 from hosim.validate.snapshots import parse_snapshot

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hosim.gpu import bandwidth_sweep, command, gpu_seam, measuring, profiled, scheme_runs, trim
-from hosim.gpu.bandwidth_sweep import SIZES, sweep
-from hosim.gpu.functional_decoder import CONFIGS
-from hosim.gpu.gpu_seam import CpuBackend
+from hosim.on_torch.gpu import bandwidth_sweep, command, gpu_seam, measuring, profiled, scheme_runs, trim
+from hosim.on_torch.gpu.bandwidth_sweep import SIZES, sweep
+from hosim.on_torch.gpu.functional_decoder import CONFIGS
+from hosim.on_torch.gpu.gpu_seam import CpuBackend
 from hosim.validate.kit import SCHEMES
 
 
@@ -213,7 +213,7 @@ def test_a_gpu_does_not_wait_for_effort(monkeypatch, tmp_path, line, parameters)
     seen = []
     for name in ("_measure", "run_plans", "_summarize", "_check_same"):
         monkeypatch.setattr(command, name, lambda *arguments: None)
-    monkeypatch.setattr("hosim.gpu.planning.plan_steps", lambda out, shares, policy, parameters, attempts: seen.append(parameters))
+    monkeypatch.setattr("hosim.on_torch.gpu.planning.plan_steps", lambda out, shares, policy, parameters, attempts: seen.append(parameters))
     assert command.main([*line, "--dry-run", "--out", str(tmp_path)]) == 0
     assert seen == [parameters]
 

@@ -20,9 +20,9 @@ from layers import Layers, lowered, machine, program_of, streamed, values_of
 
 from hosim.cache_plan import Plan
 from hosim.engine import replay
-from hosim.lower import Executor
-from hosim.lower.devices import CpuDevice
-from hosim.lower.tiers import measured
+from hosim.on_torch.lower import Executor
+from hosim.on_torch.lower.devices import CpuDevice
+from hosim.on_torch.lower.tiers import measured
 
 
 class Steady(Executor):

@@ -4,8 +4,8 @@ import torch
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import capture, insert
-from hosim.lower.devices import CpuDevice
+from hosim.on_torch.lower import capture, insert
+from hosim.on_torch.lower.devices import CpuDevice
 
 GIB = 1 << 30
 

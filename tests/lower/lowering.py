@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import capture
+from hosim.on_torch.lower import capture
 
 GIB = 1 << 30
 MACHINE = Hardware(

@@ -19,7 +19,7 @@ from steps import case, inputs_of
 from test_families import executed
 
 from hosim.analysis import static_peak
-from hosim.lower import planned
+from hosim.on_torch.lower import planned
 
 
 def run(name, training):

@@ -26,9 +26,9 @@ from steps import case, inputs_of
 
 from hosim.analysis import static_peak
 from hosim.data import allocator_blocks
-from hosim.lower import Executor, insert, planned, within_reserved
-from hosim.lower.devices import CudaDevice
-from hosim.lower.tiers import RunMemory
+from hosim.on_torch.lower import Executor, insert, planned, within_reserved
+from hosim.on_torch.lower.devices import CudaDevice
+from hosim.on_torch.lower.tiers import RunMemory
 from hosim.result import CACHING, EXPANDABLE
 
 SHARES = (90, 75, 50)

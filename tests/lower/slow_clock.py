@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hosim.lower.devices import CpuDevice
+from hosim.on_torch.lower.devices import CpuDevice
 
 
 class Clock:

@@ -7,7 +7,7 @@ import torch
 import transformers
 from exported_models import MODELS
 
-from hosim.lower import capture_training
+from hosim.on_torch.lower import capture_training
 
 ONE_LAYER = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "first_k_dense_replace": 0}
 TOKENS = (2, 24)

@@ -16,9 +16,9 @@ from slow_clock import Clock, use  # noqa: E402
 
 from hosim.engine import replay  # noqa: E402
 from hosim.hardware import Channel  # noqa: E402
-from hosim.lower import Executor  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
-from hosim.lower.tiers import Done, Label, measured, timeline_of  # noqa: E402
+from hosim.on_torch.lower import Executor  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower.tiers import Done, Label, measured, timeline_of  # noqa: E402
 from hosim.report.timelines import trace  # noqa: E402
 from hosim.result import Stall  # noqa: E402
 

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
-from hosim.lower import capture_training, devices, machine_of  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
-from hosim.lower.tiers import Residents  # noqa: E402
+from hosim.on_torch.lower import capture_training, devices, machine_of  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower.tiers import Residents  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 

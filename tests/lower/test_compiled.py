@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.lower.compiled import compiled_program  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower.compiled import compiled_program  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 MACHINE = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 SMALL = {"hardware": MACHINE, "policy": "layerwise"}  # which plans in no time

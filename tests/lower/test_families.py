@@ -24,8 +24,8 @@ from transformers.integrations.executorch import TorchExportableModuleWithStatic
 
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
-from hosim.lower import Executor, insert, read  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower import Executor, insert, read  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

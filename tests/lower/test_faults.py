@@ -17,8 +17,8 @@ from layers import Layers, lowered, machine, program_of, streamed, values_of  # 
 import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError, PlanError  # noqa: E402
-from hosim.lower import Executor, StepValues  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower import Executor, StepValues  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 
 class Setup:

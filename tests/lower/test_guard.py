@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import Guard, require_free  # noqa: E402
+from hosim.on_torch.lower import Guard, require_free  # noqa: E402
 
 SMALL = {"hardware": "h100-80gb-sxm", "budget": "60%", "parameters": {"effort": 0}}
 
@@ -127,7 +127,7 @@ def test_forgotten_without_closing(x):
 
 
 def test_lost_contents_stay_guarded(x, monkeypatch):
-    from hosim.lower.devices import CpuDevice
+    from hosim.on_torch.lower.devices import CpuDevice
 
     model = Layers().eval()
     offloaded = hosim.offload(model, x, **SMALL)

@@ -13,11 +13,11 @@ import fake_cuda  # noqa: E402
 from hosim import load_workload  # noqa: E402
 from hosim.cache_plan import Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
-from hosim.gpu import captured_step, command, measuring, planning, running  # noqa: E402
-from hosim.gpu.captured_step import captured  # noqa: E402
-from hosim.gpu.gpu_seam import CpuBackend  # noqa: E402
-from hosim.gpu.measured_machine import measured_machine  # noqa: E402
-from hosim.lower import rule_of  # noqa: E402
+from hosim.on_torch.gpu import captured_step, command, measuring, planning, running  # noqa: E402
+from hosim.on_torch.gpu.captured_step import captured  # noqa: E402
+from hosim.on_torch.gpu.gpu_seam import CpuBackend  # noqa: E402
+from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
+from hosim.on_torch.lower import rule_of  # noqa: E402
 
 
 class Pretended(CpuBackend):

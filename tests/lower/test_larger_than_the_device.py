@@ -12,8 +12,8 @@ from layers import AbsentGpu, machine  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import inference  # noqa: E402
-from hosim.lower.devices import CpuOrigin, CudaDevice  # noqa: E402
+from hosim.on_torch.lower import inference  # noqa: E402
+from hosim.on_torch.lower.devices import CpuOrigin, CudaDevice  # noqa: E402
 
 MIB = 1 << 20
 WIDTH = 1792  # a weight takes 12.25 MiB: one segment of the allocator
@@ -218,7 +218,7 @@ def full(origin):
 
 def pins(cuda, monkeypatch, slabs):
     """Slabs of 16 KiB, which is a weight of 64 by 64, of which the driver pins so many."""
-    monkeypatch.setattr("hosim.lower.tiers.host_pool.SLAB_BYTES", 1 << 14)
+    monkeypatch.setattr("hosim.on_torch.lower.tiers.host_pool.SLAB_BYTES", 1 << 14)
     pin = cuda.cudaHostRegister
     monkeypatch.setattr(cuda, "cudaHostRegister", lambda *given: 2 if len(cuda.registered) >= slabs else pin(*given))
 
@@ -266,7 +266,7 @@ def test_a_placement_that_cannot_be_undone_leaves_something_to_close(cuda, monke
         caught.value.held.close()
     assert all(torch.equal(model.state_dict()[name], kept) for name, kept in before.items())
     assert not cuda.registered
-    monkeypatch.setattr("hosim.lower.tiers.residents.Residents._fill", lambda *_: False)
+    monkeypatch.setattr("hosim.on_torch.lower.tiers.residents.Residents._fill", lambda *_: False)
     with Launched(cuda), pytest.raises(ExecutionError, match=r"; the contents of 'layers.0.weight', .* are lost$"):
         hosim.offload(model, small, **{**given, "device": unbounded()})
     with pytest.raises(InputError, match="the contents of this tensor were lost"):

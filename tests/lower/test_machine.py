@@ -14,8 +14,8 @@ from slow_clock import Clock, Gate, use  # noqa: E402
 
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.lower.devices import CpuDevice, CpuEvent  # noqa: E402
-from hosim.lower.tiers import ALIGNMENT, CHUNK_BYTES, FileTier, Label, copy_bytes  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice, CpuEvent  # noqa: E402
+from hosim.on_torch.lower.tiers import ALIGNMENT, CHUNK_BYTES, FileTier, Label, copy_bytes  # noqa: E402
 
 MIB = 1 << 20
 

@@ -141,7 +141,7 @@ def test_an_input_that_the_model_writes(inputs):
 
 
 def test_a_functional_program_updates_its_buffers():
-    from hosim.lower import capture
+    from hosim.on_torch.lower import capture
 
     class Counts(torch.nn.Module):
         def __init__(self):

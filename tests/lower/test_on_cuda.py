@@ -18,9 +18,9 @@ from strategies import plans  # noqa: E402
 import hosim  # noqa: E402
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower import Executor, StepValues  # noqa: E402
-from hosim.lower.devices import CudaDevice, CudaEvent  # noqa: E402
-from hosim.lower.tiers import SLAB_BYTES, Done, Label  # noqa: E402
+from hosim.on_torch.lower import Executor, StepValues  # noqa: E402
+from hosim.on_torch.lower.devices import CudaDevice, CudaEvent  # noqa: E402
+from hosim.on_torch.lower.tiers import SLAB_BYTES, Done, Label  # noqa: E402
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hosim.cache_plan import CacheOp, Plan  # noqa: E402
 from hosim.edits import Edits, Recompute, why_once  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import GraphError, PlanError  # noqa: E402
-from hosim.lower import barriers, capture, insert  # noqa: E402
+from hosim.on_torch.lower import barriers, capture, insert  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"
 X = torch.linspace(-1, 1, 8 * 16).reshape(8, 16)

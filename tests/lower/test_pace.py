@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from slow_clock import Clock
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.lower.devices import paces
+from hosim.on_torch.lower.devices import paces
 
 MS = 1_000_000
 SLICE = 200_000

@@ -20,8 +20,8 @@ from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
-from hosim.lower import Barrier, Executor, barriers, capture, exported_with, insert, is_cache_node, number_of, read  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower import Barrier, Executor, barriers, capture, exported_with, insert, is_cache_node, number_of, read  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 MACHINE = Hardware(
     "two tiers",

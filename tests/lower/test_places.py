@@ -14,8 +14,8 @@ from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
-from hosim.lower.devices import late_launch_ns  # noqa: E402
-from hosim.lower.tiers import (  # noqa: E402
+from hosim.on_torch.lower.devices import late_launch_ns  # noqa: E402
+from hosim.on_torch.lower.tiers import (  # noqa: E402
     ALIGNMENT,
     SLAB_BYTES,
     DeviceBytes,

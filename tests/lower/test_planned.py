@@ -13,7 +13,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.lower import planned
+from hosim.on_torch.lower import planned
 from hosim.result import Result
 
 MACHINE = Hardware(

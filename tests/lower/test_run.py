@@ -17,8 +17,8 @@ from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.cache_plan import CacheOp, Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.lower import Executor, capture, insert, order_of  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower import Executor, capture, insert, order_of  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 OFTEN = settings(max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.lower import STREAM, Shards, training  # noqa: E402
+from hosim.on_torch.lower import STREAM, Shards, training  # noqa: E402
 
 SMALL = {"hardware": "h100-80gb-sxm", "parameters": {"effort": 0}}
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

@@ -11,7 +11,7 @@ import fake_cuda  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
-from hosim.lower.devices import CudaDevice  # noqa: E402
+from hosim.on_torch.lower.devices import CudaDevice  # noqa: E402
 
 SMALL = {"hardware": "h100-80gb-sxm", "policy": "layerwise"}  # which plans in no time
 PLANNED = {"hardware": "h100-80gb-sxm", "budget": "70%", "parameters": {"effort": 0}}

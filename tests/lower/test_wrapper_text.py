@@ -11,9 +11,9 @@ from layers import Layers, machine, program_of, streamed, values_of  # noqa: E40
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.lower import Executor, inference, insert  # noqa: E402
-from hosim.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, InductorProgram, compiled_program, read_wrapper  # noqa: E402
-from hosim.lower.devices import CpuDevice  # noqa: E402
+from hosim.on_torch.lower import Executor, inference, insert  # noqa: E402
+from hosim.on_torch.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, InductorProgram, compiled_program, read_wrapper  # noqa: E402
+from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """
         arg0_1, arg1_1, arg2_1, arg3_1 = args
@@ -151,7 +151,7 @@ def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     model = Layers()
     program = program_of(model, X)
     text = InductorProgram(SimpleNamespace(source_code=SOURCE, constants={}))
-    monkeypatch.setattr("hosim.lower.compiled.program_of_text._compiled", lambda *_: text)
+    monkeypatch.setattr("hosim.on_torch.lower.compiled.program_of_text._compiled", lambda *_: text)
     made = compiled_program(program, {})
     names = "mm relu topk relu_and_rest mm_1 relu_1 mm_2 relu_2"
     assert [op.name for op in made.graph.ops] == names.split()

@@ -1,0 +1,45 @@
+"""A plan as a torch graph that runs: capture, cache ops as nodes, executors, bridges. Nothing here imports torch before it is called."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.on_torch.lower.callable import inference, machine_of
+    from hosim.on_torch.lower.guard import Guard, require_free
+    from hosim.on_torch.lower.insert import Barrier, barriers, insert
+    from hosim.on_torch.lower.nodes import is_cache_node, number_of
+    from hosim.on_torch.lower.offloaded_step import training
+    from hosim.on_torch.lower.offloading import Replayed, offload, planned, rule_of, within_reserved
+    from hosim.on_torch.lower.order import order_of
+    from hosim.on_torch.lower.replicas import STREAM, Replicas
+    from hosim.on_torch.lower.run import Executor
+    from hosim.on_torch.lower.sharded import Shards
+    from hosim.on_torch.lower.step_values import StepValues
+    from hosim.on_torch.lower.torch_program import TorchProgram, capture, exported_with, read
+    from hosim.on_torch.lower.training import capture_training
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "callable": "inference machine_of",
+            "guard": "Guard require_free",
+            "insert": "Barrier barriers insert",
+            "nodes": "is_cache_node number_of",
+            "offloaded_step": "training",
+            "offloading": "Replayed offload planned rule_of within_reserved",
+            "order": "order_of",
+            "replicas": "Replicas STREAM",
+            "run": "Executor",
+            "sharded": "Shards",
+            "step_values": "StepValues",
+            "torch_program": "TorchProgram capture exported_with read",
+            "training": "capture_training",
+        },
+    )
+
+__all__ = [
+    "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues", "TorchProgram", "barriers", "capture",
+    "capture_training", "exported_with", "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of",
+    "planned", "read", "require_free", "rule_of", "training", "within_reserved",
+]  # fmt: skip

@@ -1,0 +1,32 @@
+"""Programs that torch compiled: their text read, and called op by op."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.on_torch.lower.compiled.compiled_calls import InductorProgram, bind_calls
+    from hosim.on_torch.lower.compiled.compiled_models import CompiledModel, uncompiled
+    from hosim.on_torch.lower.compiled.compiled_training import traced_by_calls
+    from hosim.on_torch.lower.compiled.hooks_refused import require_no_hooks, require_one_process
+    from hosim.on_torch.lower.compiled.program_of_text import compiled_program
+    from hosim.on_torch.lower.compiled.step_ops import IN_ORDER, StepOp
+    from hosim.on_torch.lower.compiled.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, read_wrapper
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "compiled_calls": "InductorProgram bind_calls",
+            "compiled_models": "CompiledModel uncompiled",
+            "program_of_text": "compiled_program",
+            "compiled_training": "traced_by_calls",
+            "hooks_refused": "require_no_hooks require_one_process",
+            "step_ops": "IN_ORDER StepOp",
+            "wrapper_text": "GATHERED READ UPDATED WRITTEN read_wrapper",
+        },
+    )
+
+__all__ = [
+    "GATHERED", "IN_ORDER", "READ", "UPDATED", "WRITTEN", "CompiledModel", "InductorProgram", "StepOp", "bind_calls", "compiled_program",
+    "read_wrapper", "require_no_hooks", "require_one_process", "traced_by_calls", "uncompiled",
+]  # fmt: skip

@@ -1,0 +1,42 @@
+"""Where plans run: a GPU, or a CPU that acts as one; their memory, queues and pace."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.on_torch.lower.devices.cpu_work import CpuEvent
+    from hosim.on_torch.lower.devices.cuda_queues import CudaEvent
+    from hosim.on_torch.lower.devices.launch_cost import late_launch_ns
+    from hosim.on_torch.lower.devices.model_origins import (
+        CpuOrigin,
+        Loader,
+        fake_on,
+        fakes,
+        loader_of,
+        named_tensors,
+        origins,
+        require_contents,
+        views,
+    )
+    from hosim.on_torch.lower.devices.on_cpu import CpuDevice
+    from hosim.on_torch.lower.devices.on_cuda import CudaDevice
+    from hosim.on_torch.lower.devices.pace import paces
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "cuda_queues": "CudaEvent",
+            "launch_cost": "late_launch_ns",
+            "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins require_contents views",
+            "cpu_work": "CpuEvent",
+            "on_cpu": "CpuDevice",
+            "on_cuda": "CudaDevice",
+            "pace": "paces",
+        },
+    )
+
+__all__ = [
+    "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "Loader", "fake_on", "fakes", "late_launch_ns", "loader_of",
+    "named_tensors", "origins", "paces", "require_contents", "views",
+]  # fmt: skip

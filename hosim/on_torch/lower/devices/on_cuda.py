@@ -1,0 +1,270 @@
+"""A GPU: copy streams for each channel, events, pinned host memory, and torch's stream-ordered allocator.
+
+The host runs ahead: submitted work is launched at once on the stream of its queue, which waits for events when the GPU gets there. Storages
+are freed and allocated in the order of the compute stream; one that a copy still reads is freed when the host finds that it has ended
+(:mod:`hosim.on_torch.lower.devices.cuda_memory`). A run ends when all is launched: the next one begins while the GPU is still at work.
+
+A thread for each channel reads and writes files, only between host memory and disk. A GPU cannot wait for a thread: if a copy needs data
+that a thread has not brought yet, or if host memory is full until a copy ends, the host waits before it launches more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.on_torch.lower.devices import torch_gpu
+from hosim.on_torch.lower.devices.cuda_memory import CudaMemory
+from hosim.on_torch.lower.devices.cuda_pinning import CudaPinning
+from hosim.on_torch.lower.devices.cuda_queues import ComputeQueue, CudaEvent, CudaQueue, FileQueue, LaunchedRun, now
+from hosim.on_torch.lower.devices.deferred_calls import DeferredCalls
+from hosim.on_torch.lower.tiers import (
+    CHUNK_BYTES,
+    DeviceBytes,
+    Done,
+    FileBlock,
+    HostBytes,
+    Place,
+    RunMemory,
+    TierBlock,
+    copy_bytes,
+    in_one_line,
+    memory_of_tiers,
+    part_of,
+    shrink_host_memory,
+)
+from hosim.result import CACHING, EXPANDABLE
+
+LAUNCH_NS = (12_000, 42_000)
+"""What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for ``torch.cuda`` that its tests use."""
+
+
+class CudaDevice:
+    """A GPU. ``directories`` has a folder for each tier that is made of files; the others are pinned host memory.
+
+    Raises :class:`InputError` without a GPU, and for a channel that joins files and the device tier.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        directories: Mapping[str, str | os.PathLike[str]] | None = None,
+        direct: bool = False,
+        index: int | None = None,
+    ) -> None:
+        if not torch_gpu.cuda.is_available():
+            raise InputError("expected a CUDA device, torch finds none", source="device")
+        files = dict(directories or {})
+        for channel in hardware.channels:
+            if hardware.device_tier in (channel.source, channel.destination) and {channel.source, channel.destination} & set(files):
+                raise InputError(
+                    f"channel {channel.name} joins files and the device tier; files are reached through host memory", source="hardware"
+                )
+        torch_gpu.cuda.set_device(torch_gpu.cuda.current_device() if index is None else index)
+        self.torch_device = torch_gpu.gpu(torch_gpu.cuda.current_device())
+        self.allocator: str | None = allocator_of_torch()
+        self.launch_ns = LAUNCH_NS
+        self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
+        self.calls = DeferredCalls()
+        self._run = LaunchedRun(self.calls)
+        self._memory = CudaMemory(self.calls)
+        self.allocate, self.free = self._memory.allocate, self._memory.free
+        self.linger = self._memory.linger
+        self.hold_back, self.recover = self._memory.hold_back, self._memory.recover
+        self.later = self.calls.later
+        self._main = self._caller = torch_gpu.cuda.current_stream()
+        self._first: CudaEvent | None = None
+        self.compute = ComputeQueue("compute", self._run, [self._main])
+        self._copy_streams: list[Any] = []
+        self._channels: dict[str, CudaQueue | FileQueue] = {}
+        for channel in hardware.channels:
+            if {channel.source, channel.destination} & set(files):
+                self._channels[channel.name] = FileQueue(channel.name, self._run, channel.engines)
+            else:
+                streams = [torch_gpu.cuda.Stream() for _ in range(channel.engines)]
+                self._copy_streams += streams
+                self._channels[channel.name] = CudaQueue(channel.name, self._run, streams)
+        self._tiers = memory_of_tiers(hardware, files, self.later, direct=direct, pinning=CudaPinning())
+        ends = [{c.source, c.destination} for c in hardware.channels]
+        beside = {name for pair in ends if hardware.device_tier in pair for name in pair}
+        self._without_folder = set(self._tiers) - beside - set(files)
+
+    def channel(self, name: str) -> CudaQueue | FileQueue:
+        """The queue of a channel of the profile."""
+        return self._channels[name]
+
+    @property
+    def recording(self) -> bool:
+        """Whether to keep what :meth:`take_record` gives."""
+        return self._run.recording
+
+    @recording.setter
+    def recording(self, is_wanted: bool) -> None:
+        self._run.recording = is_wanted
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The bytes of the device tier that a program may hold, what transfers still read included."""
+        return self._memory.budget_bytes
+
+    @budget_bytes.setter
+    def budget_bytes(self, budget_bytes: int | None) -> None:
+        self._memory.budget_bytes = budget_bytes
+
+    @property
+    def memory(self) -> RunMemory:
+        """What the last run held at most."""
+        return self._memory.use
+
+    # -- a run -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self, resident_bytes: int = 0) -> Iterator[None]:
+        """A context in which work is launched. At its end threads of files are done, and the GPU may still be at work.
+
+        A caller on another stream than the one that this machine was made on is ordered: its work before the run comes first, and its work
+        after the run waits.
+        """
+        run = self._run
+        run.stopped = False
+        run.culprits.clear()
+        run.file_events.clear()
+        run.timed.clear()
+        self._caller = torch_gpu.cuda.current_stream()
+        if self._caller != self._main:
+            self._main.wait_stream(self._caller)
+        if run.recording:
+            torch_gpu.cuda.synchronize()  # nothing of the run before is in its times
+        self._memory.begin(resident_bytes)
+        self._first = now(self._main) if run.recording else None
+        try:
+            with torch_gpu.cuda.stream(self._main):
+                yield
+            for event in run.file_events:
+                event.wait()
+            if run.recording:
+                torch_gpu.cuda.synchronize()
+        except BaseException as error:
+            run.culprits.setdefault(id(error), run.label)
+            run.stopped = True
+            raise
+        finally:
+            if run.stopped:
+                for queue in self._channels.values():
+                    if isinstance(queue, FileQueue):
+                        queue.close()
+                torch_gpu.cuda.synchronize()
+            self._memory.end()
+            if self._caller != self._main:
+                self._caller.wait_stream(self._main)
+
+    def wait(self) -> None:
+        """Wait for all that is launched."""
+        torch_gpu.cuda.synchronize()
+        self.calls.look()
+
+    def hand_over(self, values: Sequence[Any]) -> None:
+        """Let the caller use a run's results on its own stream: their memory is not reused before that stream has passed."""
+        if self._caller != self._main:
+            for value in values:
+                if isinstance(value, torch.Tensor):
+                    torch_gpu.used_on(value, self._caller)
+
+    def blame(self, error: BaseException) -> str:
+        """The work under way when ``error`` was raised, and the error, in one line."""
+        return in_one_line(error, self._run.culprits.get(id(error)))
+
+    def take_record(self) -> tuple[Done, ...]:
+        """The work done in the last run, if ``recording`` is set, without reads and writes of files."""
+        record = []
+        for one in self._run.timed:
+            assert self._first is not None
+            free, start, end = (event.elapsed_ns(self._first) for event in (one.free, one.start, one.end))
+            # what a thread of files did, or what was launched before this run, has no time of the GPU
+            issued = one.issued.elapsed_ns(self._first) if isinstance(one.issued, CudaEvent) and one.issued.is_timed else start
+            record.append(Done(one.label, one.queue, issued, free, start, end))
+        self._run.timed.clear()
+        return tuple(record)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
+        """A block of a tier below the device tier."""
+        return self._tiers[tier].block(size_bytes, owner)
+
+    def check_tiers(self, names: Iterable[str]) -> None:
+        """Raise :class:`InputError` for a tier that no channel joins to the device tier and that has no folder: it is not host memory."""
+        for name in names:
+            if name in self._without_folder:
+                raise InputError(
+                    f"the plan uses tier {name}, which is not host memory: no channel joins it and the device tier. Name a folder for it "
+                    f'(directories={{"{name}": ...}}), or plan for a machine without it',
+                    source="directories",
+                )
+
+    def shrink(self) -> None:
+        """As :meth:`hosim.on_torch.lower.tiers.transfers.Device.shrink`."""
+        shrink_host_memory(self._tiers)
+
+    def on_device(self) -> DeviceBytes:
+        """A place for bytes of the device tier."""
+        return DeviceBytes()
+
+    def move(self, channel: str, source: Any, destination: Any, start: int, stop: int) -> None:
+        """Move the bytes ``[start, stop)`` of a tensor, on the stream or in the thread of the channel."""
+        if isinstance(self._channels[channel], FileQueue):
+            copy_bytes(source, destination, start, stop, start)
+            return
+        part_of(destination, start, stop).copy_(part_of(source, start, stop), non_blocking=True)
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor is on this GPU."""
+        return torch_gpu.is_on(tensor, self.torch_device)
+
+    def to_host(self, tensor: Any) -> Any:
+        """A copy of a tensor in the host's memory."""
+        return torch_gpu.to_host(tensor)
+
+    def move_now(self, source: Place, destination: Place) -> None:
+        """Move all bytes before returning, while nothing else runs."""
+        if isinstance(source, FileBlock) and isinstance(destination, HostBytes):
+            copy_bytes(source, destination, 0, source.size_bytes, 0)
+            return
+        if isinstance(source, HostBytes) and isinstance(destination, FileBlock):
+            copy_bytes(source, destination, 0, source.size_bytes, 0)
+            return
+        if hasattr(source, "bytes") and hasattr(destination, "bytes"):
+            destination.bytes.copy_(source.bytes)
+            return
+        size = source.size_bytes
+        staged = DeviceBytes()  # not of a tier, which may be full
+        staged.size_bytes, staged.bytes = size, torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8)
+        for start in range(0, size, CHUNK_BYTES):
+            stop = min(start + CHUNK_BYTES, size)
+            for one, other in ((source, staged), (staged, destination)):
+                if hasattr(one, "bytes") and hasattr(other, "bytes"):
+                    part_of(other, start, stop).copy_(part_of(one, start, stop))
+                else:
+                    copy_bytes(one, other, start, stop, start)
+
+    def close(self) -> None:
+        """Release everything: threads, memory, files."""
+        for queue in self._channels.values():
+            if isinstance(queue, FileQueue):
+                queue.close()
+        self.wait()  # no copy reads or writes what goes
+        for tier in self._tiers.values():
+            tier.close()
+
+
+def allocator_of_torch() -> str:
+    """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING

@@ -1,0 +1,319 @@
+"""Generation on an offloaded model: prompt and tokens as programs of their own over the same tensors. Imports torch.
+
+``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs captured programs. A call of the model
+with a cache runs them too. A call with other
+sizes or constants than all before is traced by torch on fake tensors and planned within the same budget. With a static cache that is one
+program for the prompt and one for every token after it. The cache's tensors are inputs, which the program writes in place or, where
+transformers makes them, results.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from hosim.cache_plan import Plan
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
+from hosim.on_torch.lower.callable import Captured, OffloadedModel, PlannedProgram
+from hosim.on_torch.lower.homes import Planner, at_home
+from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
+from hosim.on_torch.lower.reached_state import Reached
+from hosim.on_torch.lower.stand_ins import stand_ins
+from hosim.on_torch.lower.tiers import Device
+from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants, read
+from hosim.on_torch.lower.two_traces import require_own_results
+from hosim.result import Result
+
+_FORMER = "past_key_values"
+"""What transformers before 5.24 calls a model's cache, in arguments and results. Later versions take it, too."""
+
+_CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
+"""Types of arguments that are constants of a program."""
+
+_STATIC = (
+    "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for each token: give generate "
+    "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...)"
+)
+_ADVICE = "write the model's forward without looking at what tensors contain"
+
+
+class OffloadedGenerator(OffloadedModel):
+    """An offloaded model of transformers that can :meth:`generate`."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        result: Result,
+        hardware: Hardware,
+        planner: Planner,
+        device: Device,
+    ) -> None:
+        self._by_id = {id(tensor): name for name, tensor in captured.held.items()}
+        super().__init__(captured, plan, result, hardware, device)
+        self._hardware = hardware
+        self._planner = planner
+        self._programs: dict[Any, _Program] = {}
+        self._twin: Any = None
+        self._cache = _cache_name(captured.model)
+
+    @property
+    def programs(self) -> Sequence[Result]:
+        """The replay, in program order, of each program that :meth:`generate` has made."""
+        return [one.planned.result for one in self._programs.values()]
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model's ``generate`` returns for these arguments; with a static cache unless a cache is given.
+
+        The first call for a prompt of some length captures and plans a program for it, and one for each further token. The cache, which
+        stays in device memory between programs, counts.
+
+        Raises :class:`InputError` for a cache that grows, an encoder with a decoder, or anything else that needs other sizes at each token.
+        Raises :class:`hosim.errors.ExecutionError` as calling the model does.
+        """
+        model = self._captured.model
+        self._require_caches()
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
+        config = args[1] if len(args) > 1 else kwargs.get("generation_config")
+        no_cache = all(kwargs.get(name) is None for name in (self._cache, _FORMER))
+        if no_cache and getattr(config or model.generation_config, "cache_implementation", None) is None:
+            kwargs.setdefault("cache_implementation", "static")
+        kwargs["disable_compile"] = True
+        with self._one_at_a_time:
+            return self._copy().generate(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's results; with a cache by programs as those of :meth:`generate`."""
+        if self._cache not in kwargs and kwargs.get(_FORMER) is not None:
+            kwargs[self._cache] = kwargs.pop(_FORMER)
+        if kwargs.get(self._cache) is None:
+            return super()._call(*args, **kwargs)
+        self._require_caches()
+        names = list(inspect.signature(self._captured.model.forward).parameters)
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or given.keys() & kwargs.keys():
+            raise InputError("the same argument is given twice, by position and by name")
+        self._copy()
+        return self._forward(**given, **kwargs)
+
+    def _require_caches(self) -> None:
+        if self._is_elsewhere:
+            raise InputError("a cache needs the model on the device that runs it when it is offloaded; this one was on the CPU or on meta")
+
+    def _copy(self) -> Any:
+        """The twin of the model, made at its first use."""
+        if self._twin is None:
+            self._twin = _twin(self._captured.model, weakref.WeakMethod(self._forward))
+        return self._twin
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._require_as_captured()
+        if args:
+            raise InputError("generate calls this model with arguments by position, which it cannot do offloaded")
+        cache = kwargs.pop(self._cache, None)
+        layers = _static_layers(cache)
+        for layer in layers:
+            for name, tensor in _tensors(layer).items():
+                setattr(layer, name, tensor.to(self._twin.device))
+        leaves, spec = tree_flatten(kwargs)
+        key = spec, tuple(map(_kind, leaves)), tuple(tuple((name, _kind(value)) for name, value in vars(layer).items()) for layer in layers)
+        if key not in self._programs:
+            self._programs[key] = self._captured_forward(leaves, spec, cache)
+        return self._programs[key].result(self._run, leaves, cache)
+
+    def _captured_forward(self, leaves: Sequence[Any], spec: TreeSpec, cache: Any) -> _Program:
+        name = f"{self.program.graph.name}: generate {len(self._programs) + 1}"
+        traced = _traced(self._twin, self._by_id, self._whole.program, leaves, spec, cache, name)
+        program = at_home(traced.program, [self._whole, *(one.planned for one in self._programs.values())], self._hardware.device_tier)
+        plan, result = self._planner(program.graph)
+        planned = PlannedProgram(program, plan, result, self._hardware, self.executor.device, traced.inputs)
+        return _Program(planned, traced)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A traced call. ``inputs`` are the placeholders of its tensors, of the cache's, and of ``constants``.
+
+    The program returns the tensors of ``spec`` (the others are ``leaves``), and then the cache's new tensors: ``made`` has layer and name
+    of each. ``after`` are the other attributes of each layer after the call. ``cache`` is its name among the results.
+    """
+
+    program: TorchProgram
+    inputs: tuple[str, ...]
+    constants: tuple[torch.Tensor, ...]
+    spec: TreeSpec
+    leaves: tuple[Any, ...]
+    made: tuple[tuple[int, str], ...]
+    after: tuple[Mapping[str, Any], ...]
+    cache: str
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A traced call under its plan."""
+
+    planned: PlannedProgram
+    traced: _Traced
+
+    def result(self, run: Any, leaves: Sequence[Any], cache: Any) -> Any:
+        """What the model returns, with the cache as it leaves it."""
+        traced = self.traced
+        own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
+        given = [*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), *own, *traced.constants]
+        results = iter(run(self.planned, given))
+        output = tree_unflatten([next(results) if leaf is _TENSOR else leaf for leaf in traced.leaves], traced.spec)
+        for i, name in traced.made:
+            setattr(cache.layers[i], name, next(results))
+        for layer, after in zip(cache.layers, traced.after, strict=True):
+            vars(layer).update(after)
+        output[traced.cache] = cache
+        return output
+
+
+_TENSOR = object()
+"""Stands for a tensor among the results of a traced call."""
+
+
+def _traced(
+    twin: Any, placeholders: Mapping[int, str], whole: TorchProgram, leaves: Sequence[Any], spec: TreeSpec, cache: Any, name: str
+) -> _Traced:
+    """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like ``leaves`` and a cache like this one."""
+    held = [one for one in whole.givens if one.own]
+    cache_name = _cache_name(twin)
+    traced = copy.copy(cache)
+    traced.layers = [copy.copy(layer) for layer in cache.layers]
+    places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
+    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        by_name = {one.placeholder: _like(one.value) for one in held}
+        given = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        for i, key in places:
+            setattr(traced.layers[i], key, mode.from_tensor(getattr(cache.layers[i], key), static_shapes=True))
+        inputs = [*(one for one in given if isinstance(one, torch.Tensor)), *(getattr(traced.layers[i], key) for i, key in places)]
+        before = {id(tensor) for tensor in inputs}
+        seen: dict[str, Any] = {}
+
+        def call(*_: torch.Tensor) -> list[torch.Tensor]:
+            output = type(twin).forward(twin, **tree_unflatten(given, spec), **{cache_name: traced})
+            kept: Any = getattr(output, cache_name, None)
+            if kept is not traced:
+                raise InputError(
+                    "the model does not return the cache that it is given; call it with use_cache=True, and not with return_dict=False"
+                )
+            output[cache_name] = None
+            results, seen["spec"] = tree_flatten(output)
+            seen["leaves"] = tuple(_TENSOR if isinstance(result, torch.Tensor) else result for result in results)
+            seen["made"] = tuple(
+                (i, key) for i, layer in enumerate(traced.layers) for key, value in _tensors(layer).items() if id(value) not in before
+            )
+            made = [getattr(traced.layers[i], key) for i, key in seen["made"]]
+            return [result for result in results if isinstance(result, torch.Tensor)] + made
+
+        by_id = {one: by_name[name] for one, name in placeholders.items()}
+        reached = Reached(twin, {})
+        with torch.no_grad(), python_state_kept(twin, reached), stand_ins(twin, by_id), WritesUndone():
+            module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
+    for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
+        if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
+            raise InputError(
+                f"{type(old).__name__} changes at each token in a way that a captured program cannot repeat; give generate no cache, "
+                "and it makes one that keeps all tokens"
+            )
+    module.graph.eliminate_dead_code()
+    constants = lift_constants(module)
+    names = [*by_name, *(f"input_{i}" for i in range(len(inputs))), *constants]
+    givens = [*held, *(PlaceholderInput("", value, "", "input") for value in (*inputs, *constants.values()))]
+    module = _renamed(module, names)
+    named = [replace(one, placeholder=key, name=one.name or key) for one, key in zip(givens, names, strict=True)]
+    program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
+    require_own_results(program)
+    after = tuple({key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)} for layer in traced.layers)
+    inputs_of_call = tuple(names[len(held) :])
+    return _Traced(program, inputs_of_call, tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after, cache_name)
+
+
+def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
+    """The same graph with other names of its placeholders."""
+    graph = Graph()
+    env: dict[Any, Any] = {}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node, name in zip(placeholders, names, strict=True):
+        env[node] = graph.placeholder(name)
+        env[node].name = name  # which may be that of a builtin
+        env[node].meta = dict(node.meta)
+    graph.output(graph.graph_copy(module.graph, env))
+    return GraphModule(module, graph)
+
+
+def _twin(model: Any, forward: Callable[[], Any]) -> Any:
+    """A model that shares everything with ``model`` but its guard, and whose ``forward`` is what ``forward`` returns."""
+    twin = copy.copy(model)
+    twin._forward_pre_hooks = OrderedDict()
+    twin._prepare_static_cache = functools.partial(_whole_cache, type(twin)._prepare_static_cache, twin)
+    twin.forward = functools.wraps(model.forward)(lambda *args, **kwargs: forward()(*args, **kwargs))
+    return twin
+
+
+def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: Any) -> Any:
+    """The static cache that ``generate`` makes, without layers that slide: they keep all tokens, and the mask of attention has the window.
+
+    A layer that slides counts tokens in Python, so that each token would need a program of its own.
+    """
+    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
+
+    cache = prepared(twin, *args, **kwargs)
+    length = twin._previous_max_cache_length
+    cache.layers = [StaticLayer(max_cache_len=length) if type(one) is StaticSlidingWindowLayer else one for one in cache.layers]
+    return cache
+
+
+def _cache_name(model: Any) -> str:
+    """What this model's ``forward`` calls its cache: ``cache`` since transformers 5.24."""
+    return _FORMER if _FORMER in inspect.signature(model.forward).parameters else "cache"
+
+
+def _static_layers(cache: Any) -> Sequence[Any]:
+    """The layers of a cache of fixed sizes. Raises :class:`InputError` for another one."""
+    layers = getattr(cache, "layers", None)
+    if not layers or cache.offloading or not all(getattr(layer, "is_compileable", False) for layer in layers):
+        got = "no cache" if cache is None else f"an offloaded {type(cache).__name__}" if cache.offloading else type(cache).__name__
+        raise InputError(f"{_STATIC} (got {got})")
+    return list(layers)
+
+
+def _counts(before: Any, after: Any) -> bool:
+    """Whether a layer has a number that differs after each call, so that each token would need another program."""
+    old = {key: value for key, value in vars(before).items() if type(value) is int}
+    return any(vars(after)[key] != value for key, value in old.items())
+
+
+def _tensors(layer: Any) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
+
+
+def _kind(value: Any) -> Any:
+    """What a program depends on of an argument."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.device
+    if isinstance(value, (*_CONSTANTS, torch.Size, torch.device)):
+        return type(value).__name__, value
+    raise InputError(f"generate gives the model a {type(value).__name__}, which a captured program cannot take")
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    like = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return like.requires_grad_(tensor.requires_grad)  # by which torch chooses kernels, also without gradients

@@ -1,0 +1,123 @@
+"""Guards an offloaded model: using its tensors is an error, where torch would read memory that is not there.
+
+While a model is offloaded, its tensors are of a class that answers questions about themselves (shape, dtype) and refuses everything else:
+reading, writing, copying, saving. Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from hosim.errors import InputError
+from hosim.on_torch.lower.sharded_tensors import local, sharded_modules
+
+_ANSWERED = (
+    *(
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "grad",
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
+        "requires_grad",
+        "is_leaf",
+        "is_cuda",
+        "is_sparse",
+        "is_meta",
+        "ndim",
+        "nbytes",
+        "itemsize",
+    ),
+    *("size", "dim", "numel", "nelement", "stride", "element_size", "storage_offset", "is_floating_point", "is_complex", "untyped_storage"),
+)
+
+
+@cache
+def _answers() -> frozenset[Any]:
+    """The functions that read no bytes of a tensor, as ``__torch_function__`` receives them."""
+    found = [getattr(torch.Tensor, name) for name in _ANSWERED]
+    return frozenset([*found, *(one.__get__ for one in found), torch.Tensor.grad.__set__])
+
+
+class GuardedTensor:
+    """Mixed into the class of an offloaded tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer, or raise :class:`InputError`."""
+        if function in _answers():
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        raise InputError(cls.reason)
+
+    reason = "this tensor belongs to an offloaded model: first close what hosim.offload returned"
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<offloaded tensor {tuple(self.shape)} of {self.dtype}>"  # type: ignore[attr-defined]
+
+
+class Lost(GuardedTensor):
+    """Mixed into the class of a tensor whose contents were lost in a failure."""
+
+    reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model again"
+
+
+class Guard:
+    """Guards ``model`` and ``tensors`` until it is released."""
+
+    def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+        guarded = {id(module): module for module in (model, *(module for module, _ in sharded_modules(model)))}
+        self._hooks = [module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()]
+        self._hooks.append(model.register_load_state_dict_pre_hook(_refuse))
+        self._guarded: list[tuple[Any, Any]] = [(tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+        for tensor, kind in self._guarded:
+            tensor.__class__ = _kind(kind, GuardedTensor)
+
+    def release(self) -> None:
+        """Give all tensors their classes back, except those that have lost their bytes."""
+        for hook in self._hooks:
+            hook.remove()
+        for tensor, kind in self._guarded:
+            own = local(tensor)
+            is_lost = own.numel() and not own.untyped_storage().nbytes()
+            tensor.__class__ = _kind(kind, Lost) if is_lost else kind
+        self._guarded = []
+
+
+def require_free(model: Any) -> None:
+    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded or lost tensor."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if isinstance(tensor, GuardedTensor):
+            raise InputError(f"{type(model).__name__}: {tensor.reason}")
+        if tensor.device.type not in ("cpu", "cuda", "meta"):
+            raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")
+
+
+@contextmanager
+def unguarded(tensor: Any) -> Iterator[Any]:
+    """The tensor as if it were not offloaded, while its contents are there."""
+    kind = type(tensor)
+    if isinstance(tensor, GuardedTensor):
+        tensor.__class__ = kind.__mro__[2]
+    try:
+        yield tensor
+    finally:
+        tensor.__class__ = kind
+
+
+@cache
+def _kind(kind: Any, mixed: Any) -> Any:
+    """The class of a tensor of class ``kind`` with ``mixed`` before it."""
+    return type(kind)(f"{mixed.__name__}{kind.__name__}", (mixed, kind), {})
+
+
+def _refuse(model: torch.nn.Module, *_: Any) -> None:
+    raise InputError(f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close that first")

@@ -1,0 +1,21 @@
+"""Errors of a machine, in one line."""
+
+from __future__ import annotations
+
+from hosim.errors import HosimError
+from hosim.on_torch.lower.tiers.transfers import Label
+
+
+def in_one_line(error: BaseException, culprit: Label | None) -> str:
+    """What failed, and why, from the work that was under way and its error.
+
+    >>> in_one_line(OSError(28, "No space left on device"), Label("store of 'w' from hbm to nvme"))
+    "store of 'w' from hbm to nvme: No space left on device"
+    """
+    what = f"{culprit.text}: " if culprit is not None else ""
+    if isinstance(error, HosimError):
+        return f"{what}{error}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{what}{error.strerror}" + (f" ({error.filename})" if error.filename else "")
+    reason = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{what}{type(error).__name__}" + (f": {reason}" if reason else "")
