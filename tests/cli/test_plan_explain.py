@@ -101,6 +101,7 @@ def test_top_shows_the_first_lines(llama: tuple[str, ...], planned: tuple[Path, 
     assert max(map(len, output.splitlines())) <= 120
 
 
+@pytest.mark.long
 def test_the_default_fits_a_screen_and_says_how_to_see_all(llama: tuple[str, ...]) -> None:
     output = hosim("plan", *llama, *QUICK, "--explain").stdout.splitlines()
     assert len(output) <= 50
