@@ -33,7 +33,7 @@ EVERYTHING = (0, 1 << 62)
 
 def install(monkeypatch, **options):
     """Put a stand-in in the place of what the machine uses of torch."""
-    cuda, of_torch = FakeCuda(**options), "hosim.lower.devices.torch_gpu"
+    cuda, of_torch = FakeCuda(**options), "hosim.on_torch.lower.devices.torch_gpu"
     empty = torch.empty
     monkeypatch.setattr(f"{of_torch}.cuda", cuda)
     monkeypatch.setattr(f"{of_torch}.used_on", cuda.record_stream)
