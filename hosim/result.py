@@ -340,7 +340,7 @@ class Result(InCells):
     unknown_ops: UnknownOps | None = None
     guessed_collectives: int | None = None
     unused_bytes: int | None = None
-    seen_peaks: SeenPeaks | None = None
+    seen_peaks: SeenPeaks | None = field(default=None, repr=False)  # its line is in the notes
     notes: tuple[str, ...] = ()
     allocator: AllocatorFigures | None = None
     devices: DeviceFigures | None = None
