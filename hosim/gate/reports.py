@@ -7,9 +7,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hosim.gate.judged_metrics import FAMILIES, SAME, MetricVerdict, family, human
+from hosim.gate.judged_metrics import FAMILIES, REGRESSION, SAME, MetricVerdict, family, human
 from hosim.gate.verdicts import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable
+from hosim.units import human_percent
 from hosim.version import __version__
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -101,8 +102,12 @@ def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
 
 
 def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """A step summary: a table of the cases (:func:`with_a_row`), and for each changed case its changes and memory curves."""
-    lines = [f"### hosim: {summary(verdicts)}", "", "| case | verdict | what changed |", "|---|---|---|"]
+    """A step summary: what is worse and why (:func:`worse_and_why`), a table of the cases (:func:`with_a_row`), and details.
+
+    Those of a changed case are its changes and memory curves.
+    """
+    said = [line for text in worse_and_why(verdicts) for line in (f"**{_cell(text)}**", "")]
+    lines = [f"### hosim: {summary(verdicts)}", "", *said, "| case | verdict | what changed |", "|---|---|---|"]
     for v in with_a_row(verdicts):
         changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
         lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
@@ -113,6 +118,31 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
         if v.explanation and all(v.curves):
             lines += ["", "Device memory over time, before and now:", "", *_fenced(curves(*v.curves))]
     return "\n".join(lines) + "\n"
+
+
+def worse_and_why(verdicts: Sequence[CaseVerdict]) -> list[str]:
+    """A sentence for each cause of a regression, where it is known; cases that have one in common are told together."""
+    groups: dict[str, list[CaseVerdict]] = {}
+    for v in verdicts:
+        worse = v.verdict == REGRESSION and any(m.verdict == REGRESSION for m in v.metrics)
+        cause = v.explanation[0] if worse and v.explanation else ""
+        if cause and not any(cause.startswith(f"{m.name}:") for m in v.metrics):
+            groups.setdefault(cause, []).append(v)
+    return [_sentence(cause, cases) for cause, cases in groups.items()]
+
+
+def _sentence(cause: str, cases: Sequence[CaseVerdict]) -> str:
+    file, line = cases[0].place
+    where = f" ({file}:{line})" if file else ""
+    rest = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
+    return f"{cause}: {', '.join(_worst(v) for v in cases[:_NAMED])}{rest}{where}"
+
+
+def _worst(v: CaseVerdict) -> str:
+    """The case and its metric that is worse, a peak if there is one: ``peak.hbm of shop +64.0 MiB, +97.0 %``."""
+    m = min((m for m in v.metrics if m.verdict == v.verdict), key=lambda m: FAMILIES.index(family(m.name)))
+    share = f", {human_percent(m.change / m.before, signed=True)}" if m.before else ""
+    return f"{m.name} of {v.case} +{human(m.name, abs(m.change))}{share}"
 
 
 def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:

@@ -233,6 +233,19 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
     assert "Device memory" not in gate.markdown([unknown])
 
 
+def test_cases_with_one_cause_are_one_sentence() -> None:
+    cause = ("`a2` (activation) has 28.6 MiB, had 19.1 MiB", "peak.hbm: more")
+    cases = [CaseVerdict(name, REGRESSION, (SLOWER, PEAK), cause, place=("shop/model.py", 5)) for name in "abcde"]
+    other = CaseVerdict("x", REGRESSION, (SLOWER,), ("case: budget is 1 B, was 2 B",))
+    lines = gate.markdown([*cases, other, WORSE]).splitlines()
+    assert lines[2:6:2] == [
+        "**\\`a2\\` (activation) has 28.6 MiB, had 19.1 MiB: peak.hbm of a +300 B, +30.0 %, peak.hbm of b +300 B, +30.0 %, "
+        "peak.hbm of c +300 B, +30.0 % and 2 more (shop/model.py:5)**",
+        "**case: budget is 1 B, was 2 B: makespan of x +50 ns, +50.0 %**",
+    ]
+    assert lines[6] == "| case | verdict | what changed |"  # that a peak is worse is no cause
+
+
 @pytest.mark.parametrize("name", ["<img src=x>", "[a](javascript:b)", "*a*_b_", "a|b", "a\\|b", "`a`", "&lt;b&gt;", "~~a~~", "![a](b)"])
 def test_a_name_is_no_markup(name) -> None:
     """Names of tiers, channels and cases come from files of others."""
