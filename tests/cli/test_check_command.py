@@ -92,12 +92,12 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     (result,) = json.loads(Path("s.json").read_text())["runs"][0]["results"]
     assert result["ruleId"] == "regression"
     assert result["message"]["text"].splitlines()[1:] == explained
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hosim-baselines/toy.toml"
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hosim.toml"
     wrote, annotation = told.splitlines()
     assert wrote == "wrote p.html"
     page = re.sub("</?code>", "`", unescape(Path("p.html").read_text()))
     assert all(f"<li>{line}</li>" in page for line in explained)
-    assert annotation.startswith("::error file=hosim-baselines/toy.toml,line=1,title=toy%3A regression")
+    assert annotation.startswith("::error file=hosim.toml,line=1,title=toy%3A regression")
     assert annotation.partition("::error")[2].partition("::")[2].replace("%25", "%").split("%0A") == explained
     summary = Path("s.md").read_text()
     assert step.read_text() == "before\n" + summary

@@ -101,6 +101,7 @@ def test_numbers(every: dict[str, dict[str, Any]]) -> None:
 def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(every: dict[str, dict[str, Any]]) -> None:
     assert all(p["default"] is False for p in every.values() if p.get("is_flag"))
     silent = {
+        "check --against",
         "sweep --jobs",
         "serve-frontier --jobs",
         "serve-sweep --jobs",

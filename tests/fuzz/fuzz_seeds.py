@@ -59,6 +59,18 @@ WORKLOAD: dict[str, Any] = {
         {"name": "h", "kind": "add", "inputs": ["a", "b", "v"], "outputs": ["c"], "duration_ns": 300, "also_on": {"ddr": 900}},
     ],
 }
+RUNTIME = """\
+format: hosim.runtime/1
+name: mine
+software: by hand
+source: by hand
+options: {fused: true, loss: chunked}
+speed: {value: 0.8, spread: 0.1, source: two runs}
+reserved: {value: 1.1, spread: 0.05, one_row: true}
+context: {value: 500 MiB, spread: 0.3}
+collectives: {value: 1 GiB, spread: 0.5}
+"""
+TRAINED = "gpt2:phase=train:layers=1:sequence=8"
 HARDWARE: dict[str, Any] = {
     "format": "hosim.hardware/1",
     "name": "small",

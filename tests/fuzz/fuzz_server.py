@@ -358,6 +358,7 @@ def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[s
     for number, how in enumerate(case.streams, start=1):
         _redirect(number, how, base, encoding, errors)
     sys.argv = ["hosim", *case.arguments]
+    sys.dont_write_bytecode = True  # a module that is imported first here is no file of the case
     used = _bytes_read()
     signal.setitimer(signal.ITIMER_PROF, bounds.cpu_s)
     signal.alarm(bounds.wall_s)

@@ -168,6 +168,15 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
             (),
             ["comparison"],
         ),
+        Target(
+            "runtime",
+            {"rt.yaml": seeds.RUNTIME.encode()},
+            ["rt.yaml"],
+            [changed_yaml],
+            ("runtime show rt.yaml", "runtime show rt.yaml --json", f"compare-policies {seeds.TRAINED} -H h100 -p resident --runtime rt.yaml"),
+            (),
+            ["runtime"],
+        ),
     ]
     found[1] = _with(found[1], files={**pair, "plan.json": made["plan.json"]})
     found[2] = _with(found[2], formats=["spec (hosim.spec/1)"])

@@ -79,7 +79,7 @@ def test_where_graphs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
     def raised(code: str) -> str:
-        name = f"gate_entry_{len(list(tmp_path.iterdir()))}"
+        name = f"gate_entry_{len(list(tmp_path.glob('*.py')))}"
         (tmp_path / f"{name}.py").write_text(code)
         with pytest.raises(InputError) as refused:
             graph_of_entry(f"{name}:f", str(tmp_path))
