@@ -37,7 +37,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
 )
 from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
-_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 600_000, 3_400_000, 50_000
+_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 1_200_000, 3_400_000, 50_000
 """The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph, and so much by the root of its ops."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
