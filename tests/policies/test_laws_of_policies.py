@@ -40,11 +40,14 @@ def _value(draw: Any, name: str, parameter: Parameter) -> Any:
         return draw(st.sampled_from((0.0, 0.02)))
     if name == "limit":
         return 1.0
+    if name == "work":
+        return draw(st.sampled_from((parameter.default, 20_000)))
     if name == "largest":
         return 400
     if parameter.type == "str":
         return draw(st.sampled_from((parameter.default, *_TEXTS[name])))
     kinds = {"bool": st.booleans(), "int": st.integers(0, 4), "float": st.sampled_from((0.0, 0.25, 0.5, 1.0)), "size": st.integers(0, 200)}
+    kinds["share"] = st.sampled_from((0.0, 0.01, 0.2))
     values = kinds[parameter.type]
     return draw(st.none() | values if parameter.default is None else values)
 
