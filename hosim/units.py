@@ -248,7 +248,7 @@ def human_flops(value: int) -> str:
     """An amount of floating-point operations for people.
 
     >>> human_flops(2 * 10**12)
-    '2 TFLOP'
+    '2.00 TFLOP'
     """
     return human_compute(value).removesuffix("/s")
 

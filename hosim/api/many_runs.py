@@ -85,9 +85,14 @@ def compare(
     runtime
         The software that runs it: the name or the path of a runtime (``hosim runtime list``), or the mapping of its file; ``None``: that
         which the workload names, or none.
-    within, time, work, progress
-        What ends the search of ``hyperoffload`` on one machine, and who is told how far it is, as in :func:`hosim.plan`. Ctrl-C ends it,
-        too, and then the frame has the policies whose results are known by then.
+    within
+        Ends the search of ``hyperoffload`` on one machine at a plan so near the bound, as in :func:`hosim.plan`.
+    time
+        Ends it after so long. Ctrl-C ends it, too, and then the frame has the policies whose results are known by then.
+    work
+        Ends it after so much work.
+    progress
+        Is told how far it is.
 
     Returns
     -------

@@ -173,7 +173,11 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
             {"rt.yaml": seeds.RUNTIME.encode()},
             ["rt.yaml"],
             [changed_yaml],
-            ("runtime show rt.yaml", "runtime show rt.yaml --json", f"compare-policies {seeds.TRAINED} -H h100 -p resident --runtime rt.yaml"),
+            (
+                "runtime show rt.yaml",
+                "runtime show rt.yaml --json",
+                f"compare-policies {seeds.TRAINED} -H h100 -p resident --runtime rt.yaml",
+            ),
             (),
             ["runtime"],
         ),

@@ -45,5 +45,5 @@ def test_packed_weights_on_three_cards() -> None:
     asked = "qwen3-8b:phase=decode:weights=int4:merged=true:context=512"
     outcome = CliRunner().invoke(app, ["compare-policies", asked, "-H", "rtx-5090,rtx-4090,l40s", "-p", "resident", "--json"])
     rows = {row["hardware"]: row["makespan_ns"] for row in json.loads(outcome.stdout)["rows"]}
-    assert rows["l40s"] < rows["rtx-5090"]  # where a profile mends this, the note goes, too
-    assert any("l40s is ahead of rtx-5090" in line for line in json.loads(outcome.stdout)["notes"])
+    assert rows["rtx-5090"] < rows["rtx-4090"] < rows["l40s"]  # by what their memories move
+    assert not any("is ahead of" in line for line in json.loads(outcome.stdout).get("notes", []))

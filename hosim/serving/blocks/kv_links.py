@@ -40,11 +40,18 @@ class KvLink:
         return EngineChannels(clock, self.machine, engines, self.per_host, self.peers)
 
 
+def _slowest(hardware: Hardware, tier: str) -> int:
+    """What the slowest channel between the device tier and another one moves in a second."""
+    ends = {hardware.device_tier, tier}
+    return min([channel.bandwidth_bytes_per_s for channel in hardware.channels if {channel.source, channel.destination} == ends], default=0)
+
+
 def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, decodes: int, block_bytes: int) -> KvLink:
     """The link that a text asks for: ``links``, a tier, or a bandwidth of each device such as ``50 GB/s``; ``None``: what the machine has.
 
-    That are the links of its processor if one host has all engines, and else the first tier that all engines share. Engines have
-    so many devices, and blocks ``block_bytes`` on each. Raises :class:`InputError` if there is no such link.
+    That are the links of its processor if one host has all engines, and else the first tier that all engines share; so it is where links
+    that lead through host memory are slower than the channels to that tier. Engines have so many devices, and blocks ``block_bytes`` on
+    each. Raises :class:`InputError` if there is no such link.
     """
     _check_ways(prefills, decodes)
     per_host = engines_per_host(hardware, devices)
@@ -58,7 +65,7 @@ def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, d
 
     hosts = "" if one_host else f" between hosts of {hardware.devices_per_host} devices"
     if text is None:
-        if links:
+        if links and not (shared and links < _slowest(hardware, shared[0])):
             return found(LINKS, links)
         if shared:
             return found(shared[0], tier=shared[0])
