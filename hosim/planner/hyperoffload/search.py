@@ -295,8 +295,9 @@ class Search:
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        outcome = planned.evaluate(without_unneeded(simulator, choices, _TIDIED * self.block, self.work))
-        if outcome.cost >= found.outcome.cost:
+        tidy = without_unneeded(simulator, choices, _TIDIED * self.block, self.work)
+        outcome = planned.evaluate(tidy)
+        if tidy == choices or outcome.cost > found.outcome.cost:
             return found
         return replace(found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH)
 

@@ -1,4 +1,4 @@
-"""What a plan moves and need not: absences whose loss costs no time are dropped, those of most bytes first.
+"""What a plan moves and need not: absences whose loss costs no time are dropped, and what can lie nearer does, largest tensors first.
 
 A sweep moves what is over the budget at each op, and a later change may have made room for some of that. What stays cannot be late where
 times vary, and leaves its channel to others.
@@ -12,24 +12,32 @@ from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, T
 
 
 def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone) -> Choices:
-    """The choices less the absences without which the step takes no longer, of those that so much work looks at.
+    """The choices less the absences without which the step takes no longer, in the nearest tier where that costs nothing.
 
-    What is looked at is counted as work. ``simulator`` covers the choices.
+    At most so much work looks at them; what is looked at is counted. ``simulator`` covers the choices.
     """
     begun = simulator.work
     simulator.begin(choices)
     problem = simulator.problem
+    nearest = problem.below[0].name if problem.below else ""
     for t in sorted(choices, key=lambda t: (-problem.graph.tensors[t].size_bytes, t)):
         for after in _droppable(problem, t, choices[t]):
-            if simulator.work - begun > most:
-                break
             less = None if after is None else _less(problem, t, simulator.choices.get(t), after)
-            infeasible, takes_ns, moved_bytes = simulator.cost
-            found = simulator.judge({t: less}, takes_ns + 1)
-            if found[:2] <= (infeasible, takes_ns) and found[2] < moved_bytes:
-                simulator.accept({t: less})
+            if simulator.work - begun <= most:
+                _accept_free(simulator, t, less, 1)
+        left = simulator.choices.get(t)
+        if left is not None and t not in problem.starts_below and left != left.below_in(nearest) and simulator.work - begun <= most:
+            _accept_free(simulator, t, left.below_in(nearest), 0)
     work.done += simulator.work - begun
     return dict(sorted(simulator.choices.items()))
+
+
+def _accept_free(simulator: PlanSimulator, t: int, choice: TensorChoice | None, saved: int) -> None:
+    """Take a choice that makes the step no longer and moves at least so many bytes less."""
+    infeasible, takes_ns, moved_bytes = simulator.cost
+    found = simulator.judge({t: choice}, takes_ns + 1)
+    if found[:2] <= (infeasible, takes_ns) and found[2] <= moved_bytes - saved:
+        simulator.accept({t: choice})
 
 
 def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | None]:
