@@ -13,7 +13,7 @@ from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, Wor
 
 
 def tidied(problem: Problem, budget: int, made: dict[int, TensorChoice], most: int = 10**9) -> dict[int, TensorChoice]:
-    return dict(without_unneeded(PlanSimulator(problem, budget), made, most, WorkDone()))
+    return dict(without_unneeded(PlanSimulator(problem, budget), made, most, WorkDone(), nearer=True))
 
 
 def test_what_has_room_stays() -> None:
@@ -34,7 +34,7 @@ def test_without_work_nothing_changes() -> None:
     problem = analyse(plateau(6), machine())
     moved = dict(everything(problem))
     work = WorkDone()
-    assert dict(without_unneeded(PlanSimulator(problem, 60), moved, -1, work)) == moved
+    assert dict(without_unneeded(PlanSimulator(problem, 60), moved, -1, work, nearer=True)) == moved
     assert work.done > 0
 
 
@@ -48,7 +48,7 @@ def test_no_plan_gets_worse(data) -> None:
     simulator = PlanSimulator(problem, budget)
     if not simulator.covers(made):
         return
-    left = dict(without_unneeded(simulator, made, 10**9, WorkDone()))
+    left = dict(without_unneeded(simulator, made, 10**9, WorkDone(), nearer=True))
     plans = [insert(problem, each, "test") for each in (made, left)]
     before, after = (plan_cost(plan, replay(plan, machine_drawn, budget)) for plan in plans)
     assert after <= before

@@ -52,7 +52,7 @@ def test_steps_measured_end_to_end(compared, row) -> None:
 def test_packed_weights(compared, model, weights, tokens, within) -> None:
     """The table of gpt-fast's README, one A100 limited to 330 W, under its runtime; it packs the output layer, too."""
     frame = hosim.compare(f"{model}:phase=decode:context=105:{weights}", "a100", "resident", runtime="gpt-fast")
-    seconds = frame.makespan_ns.iloc[0] / 1e9
+    seconds = int(frame.makespan_ns.iloc[0]) / 1e9
     compared("gpt-fast", f"{model}, {weights}", "tokens a second", tokens, 1 / seconds, within=within)
 
 

@@ -90,7 +90,7 @@ def search(
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:
             raise InfeasibleError(_explain(run), report=(run.chosen and run.chosen.outcome.result.error) or "")
-        return _judged(run.tidied(run.chosen), run.tried)
+        return _judged(run.tidied(run.chosen, nearer=placement is None), run.tried)
     finally:
         run.planning.add(run.work.done)
 

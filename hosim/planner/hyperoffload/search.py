@@ -289,13 +289,13 @@ class Search:
         search = Annealing(simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32))
         return Found(planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH)
 
-    def tidied(self, found: Found) -> Found:
-        """The plan less what it moves and need not."""
+    def tidied(self, found: Found, nearer: bool) -> Found:
+        """The plan less what it moves and need not; ``nearer``: what lies far and need not lies near."""
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        tidy = without_unneeded(simulator, choices, _TIDIED * self.block, self.work)
+        tidy = without_unneeded(simulator, choices, _TIDIED * self.block, self.work, nearer)
         outcome = planned.evaluate(tidy)
         if tidy == choices or outcome.cost > found.outcome.cost:
             return found

@@ -11,23 +11,24 @@ from hosim.planner.hyperoffload.local_moves import PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, WorkDone
 
 
-def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone) -> Choices:
-    """The choices less the absences without which the step takes no longer, in the nearest tier where that costs nothing.
+def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone, nearer: bool) -> Choices:
+    """The choices less the absences without which the step takes no longer; ``nearer``: in the nearest tier where that costs nothing.
 
     At most so much work looks at them; what is looked at is counted. ``simulator`` covers the choices.
     """
     begun = simulator.work
     simulator.begin(choices)
     problem = simulator.problem
-    nearest = problem.below[0].name if problem.below else ""
+    nearest = problem.below[0].name if nearer and problem.below else ""
     for t in sorted(choices, key=lambda t: (-problem.graph.tensors[t].size_bytes, t)):
         for after in _droppable(problem, t, choices[t]):
             less = None if after is None else _less(problem, t, simulator.choices.get(t), after)
             if simulator.work - begun <= most:
                 _accept_free(simulator, t, less, 1)
         left = simulator.choices.get(t)
-        if left is not None and t not in problem.starts_below and left != left.below_in(nearest) and simulator.work - begun <= most:
-            _accept_free(simulator, t, left.below_in(nearest), 0)
+        near = left.below_in(nearest) if nearest and left is not None and t not in problem.starts_below else left
+        if near is not None and near != left and simulator.work - begun <= most:
+            _accept_free(simulator, t, near, 0)
     work.done += simulator.work - begun
     return dict(sorted(simulator.choices.items()))
 

@@ -43,7 +43,7 @@ class MoveCompiler:
         self._channel = {ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()}
         device = hardware.device_tier
         self.direct = {tier for tier in self.tier if (tier, device) in self._channel and (device, tier) in self._channel}
-        movable = {gap.tensor for gap in problem.gaps} | set(problem.starts_below)
+        movable = {gap.tensor for gap in problem.gaps} | {t for t in problem.starts_below if graph.users[t]}
         self.room = [MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
         self._flow = cache(self._flow_of)
