@@ -52,16 +52,17 @@ def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | Non
     if {item.name for item in old} != {item.name for item in new}:
         steps = [lambda item: (item.value, item.name), lambda item: item.value, *steps, lambda item: None]
     left, free = sorted(old, key=_largest), sorted(new, key=_largest)
+    taken: set[Item] = set()
     for key in steps:
         by: dict[object, list[Item]] = defaultdict(list)
         for item in left:
             by[key(item)].append(item)
         for item in free:
             if by[key(item)]:
-                found[item] = by[key(item)].pop(0)
+                was = found[item] = by[key(item)].pop(0)
+                taken.add(was)
         free = [item for item in free if item not in found]
-        taken = set(map(id, filter(None, found.values())))
-        left = [item for item in left if id(item) not in taken]
+        left = [item for item in left if item not in taken]
 
 
 def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]) -> None:
@@ -74,15 +75,12 @@ def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item,
 
 def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None]) -> None:
     """Roles of one side with those of the other that have their label: equal values first, then names that differ in one part."""
+    before, now = ({role: sorted([item.value for item in items]) for role, items in side.items()} for side in (lost, unknown))
     pairs = [(one, other) for one in lost for other in unknown if one[0] == other[0]]
-    ranked = sorted([(_sizes(lost[one]) != _sizes(unknown[other]), _differing(one[1], other[1]), one, other) for one, other in pairs])
+    ranked = sorted([(before[one] != now[other], _differing(one[1], other[1]), one, other) for one, other in pairs])
     for differ, parts, one, other in ranked:
         if one in lost and other in unknown and (not differ or (parts == 1 and "." in one[1])):
             _pair(lost.pop(one), unknown.pop(other), found)
-
-
-def _sizes(items: Sequence[Item]) -> list[int]:
-    return sorted([item.value for item in items])
 
 
 def _differing(one: str, other: str) -> int:
