@@ -111,7 +111,7 @@ def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
     assert len(shares) > 1
 
 
-@pytest.mark.parametrize(("seed", "budget", "gain"), one_in(3, [(0, 45, 0.04), (3, 45, 0.03), (1, 60, 0.0)]))
+@pytest.mark.parametrize(("seed", "budget", "gain"), one_in(3, [(0, 45, 0.05), (3, 45, 0.03), (1, 60, 0.0)]))
 def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(seed, budget, gain):
     """Without its judgement only smaller budgets keep segments from growing; with it the planner sees which plan leaves no holes."""
     choice = parse_choice("hyperoffload:effort=0.0")
