@@ -160,8 +160,9 @@ class ChoiceMoves:
     def queues(self, choices: Present) -> Queues:
         """What is issued after each op."""
         found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+        users = self.problem.graph.users
         for t, choice in choices.items():
-            if choice is None:
+            if choice is None or (t in self.problem.starts_below and not users[t]):  # what lies below and is not used never moves
                 continue
             for after, back in choice.away.items():
                 if back is not None and (t, after) in self._gap:
